@@ -1,0 +1,171 @@
+// What a device can do: about thirty kernels on Views. Shapes are checked above, in needle/; a Backend may
+// rely on them. Calls are asynchronous where the device is; copy_to_host waits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "backends/memory_pool.h"
+#include "backends/philox.h"
+#include "backends/scalar_ops.h"
+#include "backends/view.h"
+
+namespace needle {
+
+/// What random() draws: uniform in [a, b); normal with mean a and deviation b; bernoulli true with chance a.
+struct Distribution {
+  enum class Kind { uniform, normal, bernoulli } kind = Kind::uniform;
+  double a = 0, b = 1;
+};
+
+/// How a softmax answers: the probabilities or their logarithms.
+enum class SoftmaxForm { probabilities, logarithms };
+
+/// Which mean is removed: layer norm (Ba et al. 2016) or RMS norm (Zhang and Sennrich 2019).
+enum class NormKind { layer, rms };
+
+/// Settings of a cross entropy over classes.
+struct CrossEntropySettings {
+  std::int64_t ignore_index = -100;  ///< rows with this label count for nothing
+  double label_smoothing = 0;        ///< share of the target spread evenly over all classes
+};
+
+/// Which keys a query may read, beside the scores' own treatment. Query t of a call stands at absolute
+/// position `offset + t`, key j at position j. Absent views have no data.
+struct AttentionSettings {
+  double scale = 1;         ///< factor on query times key
+  double soft_cap = 0;      ///< c > 0: a scaled score s becomes c tanh(s / c)
+  bool causal = false;      ///< read keys at positions <= the query's
+  std::int64_t offset = 0;  ///< absolute position of query 0
+  std::int64_t window = 0;  ///< w > 0: read only positions > the query's - w
+  View key_mask;            ///< bool [batch, keys]: true = a real key
+  View allowed;             ///< bool [batch or 1, heads or 1, queries, keys]: true = may attend
+  View bias;                ///< [batch or 1, heads or 1, queries, keys], added after scale and cap
+};
+
+/// Arrays of an attention call. query [batch, heads, queries, width], key [batch, key heads, keys, width],
+/// value [batch, key heads, keys, value width], output [batch, heads, queries, value width] with any strides
+/// but 1 along the width; log_sum f32 or f64 [batch, heads, queries] compact. A row without keys gives output
+/// 0 and log_sum -infinity.
+struct AttentionArrays {
+  View query, key, value, output, log_sum;
+};
+
+/// Gradients of an attention call, overwritten; those without data are not wanted. `bias` has the full shape
+/// [batch, heads, queries, keys] (the caller sums it over broadcast axes).
+struct AttentionGradients {
+  View output;  ///< incoming
+  View query, key, value, bias;
+};
+
+/// One step of Adam (Kingma and Ba 2015, algorithm 1) or AdamW (Loshchilov and Hutter 2019, algorithm 2).
+struct AdamStep {
+  double learning_rate, beta1, beta2, epsilon, weight_decay;
+  double correction1, correction2;  ///< 1 - beta^step
+  double gradient_scale;            ///< factor on the gradient (clipping)
+  bool decoupled;                   ///< AdamW: decay the parameter, not through the gradient
+};
+
+/// One step of SGD with momentum (u = momentum u + g + decay w; w -= rate u, or Nesterov's form).
+struct SgdStep {
+  double learning_rate, momentum, weight_decay, gradient_scale;
+  bool nesterov;
+};
+
+/// The kernels of one device. `y`, `dx` and the like are overwritten unless said otherwise.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string name() const = 0;
+
+  // Memory, through a caching pool.
+  virtual void* allocate(std::size_t bytes) = 0;
+  virtual void release(void* data, std::size_t bytes) = 0;
+  virtual MemoryStats memory_stats() const = 0;
+  /// Gives cached memory back to the system and starts the peak anew.
+  virtual void trim_memory() = 0;
+  virtual void copy_from_host(const void* host, void* data, std::size_t bytes) = 0;
+  virtual void copy_to_host(const void* data, void* host, std::size_t bytes) = 0;
+  virtual void synchronize() = 0;
+
+  // Elementwise, any strides; `x` broadcasts only by strides of 0.
+  /// y = x, converted; any dtypes.
+  virtual void copy(const View& x, const View& y) = 0;
+  virtual void fill(double value, const View& y) = 0;
+  /// y[i] = start + i step, y of one axis.
+  virtual void arange(double start, double step, const View& y) = 0;
+  virtual void unary(const UnaryOp& op, const View& x, const View& y) = 0;
+  /// Operands of one dtype; y has it too, or is boolean for a comparison. y may be a or b.
+  virtual void binary(const BinaryOp& op, const View& a, const View& b, const View& y) = 0;
+  /// y = condition ? a : b.
+  virtual void select(const View& condition, const View& a, const View& b, const View& y) = 0;
+  virtual void random(const Distribution& distribution, PhiloxStream stream, const View& y) = 0;
+  /// y = x / (1 - p) where the stream keeps the element (with chance 1 - p), else 0.
+  virtual void dropout(double p, PhiloxStream stream, const View& x, const View& y) = 0;
+
+  // Along axes.
+  /// y has the rank of x, with size 1 on the reduced axes.
+  virtual void reduce(const ReduceOp& op, const View& x, const View& y) = 0;
+  /// Index of the (first) largest along the last axis; y i64 of one axis less.
+  virtual void argmax(const View& x, const View& y) = 0;
+  /// The k largest along the last axis, in falling order, the lower index first among equals.
+  virtual void top_k(const View& x, const View& values, const View& indices) = 0;
+  virtual void cumulative_sum(const View& x, int axis, const View& y) = 0;
+
+  /// y = a b, or y += a b: [batch..., n, k] x [batch..., k, m] of one floating dtype, batch axes alike
+  /// (stride 0 to broadcast); the last two axes of a, b and y row- or column-major (y row-major).
+  virtual void matmul(const View& a, const View& b, const View& y, bool accumulate) = 0;
+
+  // Rows and indices (i64). An index outside is an error that names its position and value.
+  /// y[i, :] = table[rows[i], :]; table [rows, width], rows [count], y [count, width].
+  virtual void gather_rows(const View& table, const View& rows, const View& y) = 0;
+  /// table[rows[i], :] += x[i, :], in the order of i.
+  virtual void scatter_add_rows(const View& x, const View& rows, const View& table) = 0;
+  /// y[.., i, ..] = x[.., index[.., i, ..], ..] along `axis`; index and y of one shape.
+  virtual void gather(const View& x, int axis, const View& index, const View& y) = 0;
+  /// y[.., index[.., i, ..], ..] += x[.., i, ..] along `axis`; index and x of one shape.
+  virtual void scatter_add(const View& x, int axis, const View& index, const View& y) = 0;
+
+  // Fused, over the last axis; f32 or f64. Rows = all axes but the last; views are compact [rows, width]
+  // unless said.
+  virtual void softmax(SoftmaxForm form, const View& x, const View& y) = 0;
+  virtual void softmax_gradient(SoftmaxForm form, const View& y, const View& dy, const View& dx) = 0;
+  /// y = (x - mean) / sqrt(variance + epsilon) * weight + bias; weight and bias [width] or absent. Keeps mean
+  /// (layer) and 1 / sqrt(variance + epsilon), each [rows].
+  virtual void norm(NormKind kind, double epsilon, const View& x, const View& weight, const View& bias,
+                    const View& y, const View& mean, const View& inverse_deviation) = 0;
+  /// dx, and dweight and dbias [width] added to; views without data are not wanted.
+  virtual void norm_gradient(NormKind kind, const View& x, const View& weight, const View& mean,
+                             const View& inverse_deviation, const View& dy, const View& dx,
+                             const View& dweight, const View& dbias) = 0;
+  /// losses [rows] (0 for ignored labels) and log_sum [rows] of logits [rows, classes], any row stride;
+  /// labels i64 [rows].
+  virtual void cross_entropy(const CrossEntropySettings& settings, const View& logits, const View& labels,
+                             const View& losses, const View& log_sum) = 0;
+  /// dlogits, given the gradient of each row's loss (any stride); dlogits may be logits.
+  virtual void cross_entropy_gradient(const CrossEntropySettings& settings, const View& logits,
+                                      const View& labels, const View& log_sum, const View& dlosses,
+                                      const View& dlogits) = 0;
+  virtual void attention(const AttentionSettings& settings, const AttentionArrays& arrays) = 0;
+  virtual void attention_gradient(const AttentionSettings& settings, const AttentionArrays& arrays,
+                                  const AttentionGradients& gradients) = 0;
+  /// Turns pairs of x [batch, heads, time, width] by positions [batch, time] (i64) times `direction` (+1, or
+  /// -1 for the gradient) over base^(2r/width); pairs (r, r + width/2), or (2r, 2r + 1) when interleaved (Su
+  /// et al. 2021, section 3.2).
+  virtual void rotary(double base, bool interleaved, double direction, const View& positions, const View& x,
+                      const View& y) = 0;
+
+  // Optimizers, in place; compact views of one shape.
+  /// Sum of the squares of all elements of all arrays, in double.
+  virtual double sum_of_squares(std::span<const View> arrays) = 0;
+  virtual void adam(const AdamStep& step, const View& parameter, const View& gradient, const View& first,
+                    const View& second) = 0;
+  virtual void sgd(const SgdStep& step, const View& parameter, const View& gradient,
+                   const View& velocity) = 0;
+};
+
+}  // namespace needle

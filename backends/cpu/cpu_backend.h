@@ -1,0 +1,63 @@
+// The CPU backend: OpenMP loops and OpenBLAS products. Each file of this folder defines the methods of one
+// subject.
+#pragma once
+
+#include "backends/backend.h"
+
+namespace needle {
+
+/// Kernels on host memory, on as many threads as OpenMP is set to.
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend();
+  std::string name() const override;
+  void* allocate(std::size_t bytes) override;
+  void release(void* data, std::size_t bytes) override;
+  MemoryStats memory_stats() const override;
+  void trim_memory() override;
+  void copy_from_host(const void* host, void* data, std::size_t bytes) override;
+  void copy_to_host(const void* data, void* host, std::size_t bytes) override;
+  void synchronize() override;
+  void copy(const View& x, const View& y) override;
+  void fill(double value, const View& y) override;
+  void arange(double start, double step, const View& y) override;
+  void unary(const UnaryOp& op, const View& x, const View& y) override;
+  void binary(const BinaryOp& op, const View& a, const View& b, const View& y) override;
+  void select(const View& condition, const View& a, const View& b, const View& y) override;
+  void random(const Distribution& distribution, PhiloxStream stream, const View& y) override;
+  void dropout(double p, PhiloxStream stream, const View& x, const View& y) override;
+  void reduce(const ReduceOp& op, const View& x, const View& y) override;
+  void argmax(const View& x, const View& y) override;
+  void top_k(const View& x, const View& values, const View& indices) override;
+  void cumulative_sum(const View& x, int axis, const View& y) override;
+  void matmul(const View& a, const View& b, const View& y, bool accumulate) override;
+  void gather_rows(const View& table, const View& rows, const View& y) override;
+  void scatter_add_rows(const View& x, const View& rows, const View& table) override;
+  void gather(const View& x, int axis, const View& index, const View& y) override;
+  void scatter_add(const View& x, int axis, const View& index, const View& y) override;
+  void softmax(SoftmaxForm form, const View& x, const View& y) override;
+  void softmax_gradient(SoftmaxForm form, const View& y, const View& dy, const View& dx) override;
+  void norm(NormKind kind, double epsilon, const View& x, const View& weight, const View& bias, const View& y,
+            const View& mean, const View& inverse_deviation) override;
+  void norm_gradient(NormKind kind, const View& x, const View& weight, const View& mean,
+                     const View& inverse_deviation, const View& dy, const View& dx, const View& dweight,
+                     const View& dbias) override;
+  void cross_entropy(const CrossEntropySettings& settings, const View& logits, const View& labels,
+                     const View& losses, const View& log_sum) override;
+  void cross_entropy_gradient(const CrossEntropySettings& settings, const View& logits, const View& labels,
+                              const View& log_sum, const View& dlosses, const View& dlogits) override;
+  void attention(const AttentionSettings& settings, const AttentionArrays& arrays) override;
+  void attention_gradient(const AttentionSettings& settings, const AttentionArrays& arrays,
+                          const AttentionGradients& gradients) override;
+  void rotary(double base, bool interleaved, double direction, const View& positions, const View& x,
+              const View& y) override;
+  double sum_of_squares(std::span<const View> arrays) override;
+  void adam(const AdamStep& step, const View& parameter, const View& gradient, const View& first,
+            const View& second) override;
+  void sgd(const SgdStep& step, const View& parameter, const View& gradient, const View& velocity) override;
+
+ private:
+  MemoryPool pool_;
+};
+
+}  // namespace needle

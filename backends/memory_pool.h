@@ -1,0 +1,52 @@
+// A caching memory pool: what is released is kept by size class and handed out again, so that after the first
+// step of the largest shape nothing is asked of the system.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <vector>
+
+namespace needle {
+
+/// Bytes of a device's pool. live and peak count what was requested; cached is what waits for reuse.
+struct MemoryStats {
+  std::size_t live = 0, peak = 0, cached = 0;
+  std::uint64_t system_allocations = 0;  ///< how often the system was asked for memory, ever
+};
+
+/// Hands out blocks from the system through size classes (four to each power of two), and keeps them when
+/// released. Safe to use from several threads.
+class MemoryPool {
+ public:
+  using Allocate = std::function<void*(std::size_t)>;
+  using Free = std::function<void(void*)>;
+  MemoryPool(Allocate allocate, Free free) : allocate_(std::move(allocate)), free_(std::move(free)) {}
+  MemoryPool(const MemoryPool&) = delete;
+  MemoryPool& operator=(const MemoryPool&) = delete;
+  ~MemoryPool() { trim(); }
+
+  /// A block of at least `bytes`; throws Error when neither the pool nor the system has it.
+  void* allocate(std::size_t bytes);
+  /// Takes back a block that was allocated with the same `bytes`.
+  void release(void* block, std::size_t bytes);
+  /// Gives all cached blocks back to the system and sets the peak to what is live.
+  void trim();
+  MemoryStats stats() const;
+
+  /// The size of the block that serves a request of `bytes`.
+  static std::size_t size_class(std::size_t bytes);
+
+ private:
+  void free_cached();
+
+  Allocate allocate_;
+  Free free_;
+  mutable std::mutex mutex_;
+  std::map<std::size_t, std::vector<void*>> cached_;
+  MemoryStats stats_;
+};
+
+}  // namespace needle

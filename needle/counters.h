@@ -1,0 +1,39 @@
+// Counting arithmetic: what one op costs, and the observer that adds it up.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+
+#include "needle/observer.h"
+
+namespace needle {
+
+/// Operations of a product with `outputs[0]` as its result: 2 n m k, batches included.
+double product_operations(std::span<const NDArray> inputs, std::span<const NDArray> outputs);
+
+/// How many (query, key) pairs of an attention over [batch, heads, queries, keys] the masks allow.
+double attention_pairs(const AttentionSettings& settings, std::int64_t batch, std::int64_t heads,
+                       std::int64_t queries, std::int64_t keys);
+
+/// Adds up the operations of every op that runs in its scope, by op name. Products are counted as 2 n m k and
+/// attention as 2 (key width + value width) a pair that the masks allow; other ops one an output element.
+class OperationCounter final : public Observer {
+ public:
+  void after(const OpEvent& event) override;
+  /// Operations of the ops of that name in the forward pass.
+  double forward(const std::string& op) const;
+  /// Operations of the forward pass's products: matmul, linear and attention.
+  double forward_products() const;
+  std::uint64_t calls(const std::string& op) const;
+
+ private:
+  struct Tally {
+    double operations = 0;
+    std::uint64_t calls = 0;
+  };
+  std::map<std::string, Tally> forward_;
+};
+
+}  // namespace needle

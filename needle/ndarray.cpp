@@ -1,0 +1,447 @@
+#include "needle/ndarray.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace needle {
+
+// --- creation ------------------------------------------------------------------------------------------
+
+NDArray NDArray::empty(const Shape& shape, DType dtype, Device device) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) {
+    require(size >= 0 && !__builtin_mul_overflow(count, size, &count) && count < (std::int64_t{1} << 60),
+            "array: the shape ", shape, " is not possible");
+  }
+  NDArray result;
+  result.storage_ = std::make_shared<Storage>(static_cast<std::size_t>(count) * size_of(dtype), device);
+  result.shape_ = shape;
+  result.strides_ = compact_strides(shape);
+  result.dtype_ = dtype;
+  return result;
+}
+
+NDArray NDArray::full(const Shape& shape, double value, DType dtype, Device device) {
+  const NDArray result = empty(shape, dtype, device);
+  device->fill(value, result.view());
+  return result;
+}
+
+NDArray NDArray::zeros(const Shape& shape, DType dtype, Device device) {
+  return full(shape, 0, dtype, device);
+}
+NDArray NDArray::ones(const Shape& shape, DType dtype, Device device) {
+  return full(shape, 1, dtype, device);
+}
+
+NDArray NDArray::arange(std::int64_t count, DType dtype, Device device, double start, double step) {
+  const NDArray result = empty({count}, dtype, device);
+  device->arange(start, step, result.view());
+  return result;
+}
+
+NDArray NDArray::random(const Distribution& distribution, const Shape& shape, Generator& random, DType dtype,
+                        Device device) {
+  const bool chance = distribution.kind == Distribution::Kind::bernoulli;
+  const NDArray result = empty(shape, chance ? DType::boolean : dtype, device);
+  device->random(distribution, random.reserve(static_cast<std::uint64_t>(result.count())), result.view());
+  return result;
+}
+
+template <class T>
+NDArray NDArray::from(std::span<const T> values, const Shape& shape, Device device) {
+  require(static_cast<std::int64_t>(values.size()) == shape.count(), "array: ", values.size(),
+          " values do not fill the shape ", shape);
+  constexpr DType dtype = std::is_same_v<T, std::uint8_t>
+                              ? DType::boolean
+                              : dtype_of<std::conditional_t<std::is_same_v<T, std::uint8_t>, bool, T>>();
+  const NDArray result = empty(shape, dtype, device);
+  device->copy_from_host(values.data(), result.view().data, values.size_bytes());
+  return result;
+}
+template NDArray NDArray::from(std::span<const float>, const Shape&, Device);
+template NDArray NDArray::from(std::span<const double>, const Shape&, Device);
+template NDArray NDArray::from(std::span<const std::int32_t>, const Shape&, Device);
+template NDArray NDArray::from(std::span<const std::int64_t>, const Shape&, Device);
+template NDArray NDArray::from(std::span<const std::uint8_t>, const Shape&, Device);
+template NDArray NDArray::from(std::span<const BFloat16>, const Shape&, Device);
+template NDArray NDArray::from(std::span<const Float16>, const Shape&, Device);
+
+// --- views ---------------------------------------------------------------------------------------------
+
+NDArray NDArray::with(const Shape& shape, const Strides& strides, std::int64_t offset) const {
+  NDArray result = *this;
+  result.shape_ = shape;
+  result.strides_ = strides;
+  result.offset_ = offset;
+  return result;
+}
+
+namespace {
+
+/// Strides under which the elements of (shape, strides) appear in `wanted` shape, if there are any.
+std::optional<Strides> reshaped_strides(const Shape& shape, const Strides& strides, const Shape& wanted) {
+  Strides result = compact_strides(wanted);
+  if (shape.count() == 0) return result;
+  int from = shape.rank() - 1, to = wanted.rank() - 1;
+  while (from >= 0 || to >= 0) {
+    // A run of old axes that lie behind one another without gaps must hold a run of new ones exactly.
+    while (from >= 0 && shape[from] == 1) --from;
+    if (from < 0) break;
+    std::int64_t run = shape[from], stride = strides[from];
+    const std::int64_t inner = stride;
+    while (from > 0 && (shape[from - 1] == 1 || strides[from - 1] == stride * shape[from])) {
+      --from;
+      if (shape[from] == 1) {
+        std::int64_t next = from - 1;
+        while (next >= 0 && shape[static_cast<int>(next)] == 1) --next;
+        if (next < 0 || strides[static_cast<int>(next)] != run * inner) break;
+        from = static_cast<int>(next);
+      }
+      run *= shape[from];
+      stride = strides[from];
+    }
+    --from;
+    std::int64_t filled = 1;
+    while (to >= 0 && filled < run) {
+      result[to] = inner * filled;
+      filled *= wanted[to--];
+    }
+    if (filled != run) return std::nullopt;
+  }
+  return result;
+}
+
+}  // namespace
+
+NDArray NDArray::reshape(Shape shape) const {
+  int open = -1;
+  std::int64_t known = 1;
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    if (shape[axis] != -1) {
+      known *= shape[axis];
+      continue;
+    }
+    require(open < 0, "reshape: only one size may be -1, got ", shape);
+    open = axis;
+  }
+  if (open >= 0) {
+    require(known > 0 && count() % known == 0, "reshape: ", shape_, " does not fit ", shape);
+    shape[open] = count() / known;
+  }
+  require(shape.count() == count() &&
+              std::none_of(shape.begin(), shape.end(), [](auto size) { return size < 0; }),
+          "reshape: ", shape_, " has ", count(), " elements, ", shape, " wants ", shape.count());
+  if (const auto strides = reshaped_strides(shape_, strides_, shape)) return with(shape, *strides, offset_);
+  return compact().reshape(shape);
+}
+
+NDArray NDArray::permute(const std::vector<int>& axes) const {
+  require(static_cast<int>(axes.size()) == rank(), "permute: ", axes.size(), " axes given for the shape ",
+          shape_);
+  Shape shape = shape_;
+  Strides strides = strides_;
+  std::vector<bool> used(axes.size());
+  for (int to = 0; to < rank(); ++to) {
+    const int from = normalized_axis("permute", axes[static_cast<std::size_t>(to)], rank());
+    require(!used[static_cast<std::size_t>(from)], "permute: axis ", from, " is given twice");
+    used[static_cast<std::size_t>(from)] = true;
+    shape[to] = shape_[from];
+    strides[to] = strides_[from];
+  }
+  return with(shape, strides, offset_);
+}
+
+NDArray NDArray::transpose(int axis_a, int axis_b) const {
+  const int a = normalized_axis("transpose", axis_a, rank()),
+            b = normalized_axis("transpose", axis_b, rank());
+  NDArray result = *this;
+  if (rank() == 0) return result;
+  std::swap(result.shape_[a], result.shape_[b]);
+  std::swap(result.strides_[a], result.strides_[b]);
+  return result;
+}
+
+NDArray NDArray::broadcast_to(const Shape& shape) const {
+  const int extra = shape.rank() - rank();
+  require(extra >= 0, "broadcast_to: ", shape_, " has more axes than ", shape);
+  Strides strides = Shape::filled(shape.rank(), 0);
+  for (int axis = 0; axis < rank(); ++axis) {
+    require(shape_[axis] == shape[axis + extra] || shape_[axis] == 1, "broadcast_to: ", shape_,
+            " does not broadcast to ", shape);
+    strides[axis + extra] = shape_[axis] == shape[axis + extra] ? strides_[axis] : 0;
+  }
+  return with(shape, strides, offset_);
+}
+
+NDArray NDArray::slice(int axis, std::int64_t start, std::int64_t stop, std::int64_t step) const {
+  require(rank() > 0, "slice: a 0-dimensional array has nothing to slice");
+  axis = normalized_axis("slice", axis, rank());
+  require(step != 0, "slice: the step must not be 0");
+  const std::int64_t size = shape_[axis], lowest = step > 0 ? 0 : -1, highest = step > 0 ? size : size - 1;
+  const auto within = [&](std::int64_t index) {
+    return std::clamp(index < 0 ? std::max<std::int64_t>(index + size, lowest) : index, lowest, highest);
+  };
+  start = within(start);
+  // A stop below -size with a negative step means "to the very beginning".
+  stop = step < 0 && stop < -size ? -1 : within(stop);
+  const std::int64_t span = step > 0 ? stop - start : start - stop, pace = std::abs(step);
+  NDArray result = *this;
+  result.shape_[axis] = std::max<std::int64_t>(0, (span + pace - 1) / pace);
+  if (result.shape_[axis] > 0) result.offset_ += start * strides_[axis];
+  result.strides_[axis] *= step;
+  return result;
+}
+
+NDArray NDArray::flip(const Axes& axes) const {
+  NDArray result = *this;
+  std::vector<bool> used(static_cast<std::size_t>(std::max(rank(), 1)));
+  for (const int given : axes) {
+    const int axis = normalized_axis("flip", given, rank());
+    require(!used[static_cast<std::size_t>(axis)], "flip: axis ", axis, " is given twice");
+    used[static_cast<std::size_t>(axis)] = true;
+    if (rank() == 0) continue;
+    if (shape_[axis] > 0) result.offset_ += (shape_[axis] - 1) * result.strides_[axis];
+    result.strides_[axis] = -result.strides_[axis];
+  }
+  return result;
+}
+
+NDArray NDArray::unsqueeze(int axis) const {
+  axis = normalized_axis("unsqueeze", axis, rank() + 1);
+  NDArray result = *this;
+  result.shape_.insert(axis, 1);
+  result.strides_.insert(axis, 1);
+  return result;
+}
+
+NDArray NDArray::squeeze(int axis) const {
+  axis = normalized_axis("squeeze", axis, rank());
+  require(rank() > 0 && shape_[axis] == 1, "squeeze: axis ", axis, " of ", shape_, " is not of size 1");
+  NDArray result = *this;
+  result.shape_.erase(axis);
+  result.strides_.erase(axis);
+  return result;
+}
+
+NDArray NDArray::operator[](std::int64_t index) const {
+  require(rank() > 0, "index: a 0-dimensional array has no axis to index");
+  const std::int64_t size = shape_[0], place = index < 0 ? index + size : index;
+  require(place >= 0 && place < size, "index: ", index, " is out of range for ", shape_);
+  return slice(0, place, place + 1).squeeze(0);
+}
+
+// --- copies --------------------------------------------------------------------------------------------
+
+NDArray NDArray::copy() const {
+  const NDArray result = empty(shape_, dtype_, device());
+  device()->copy(view(), result.view());
+  return result;
+}
+
+NDArray NDArray::compact() const { return is_compact() ? *this : copy(); }
+
+NDArray NDArray::cast(DType dtype) const {
+  if (dtype == dtype_) return *this;
+  const NDArray result = empty(shape_, dtype, device());
+  device()->copy(view(), result.view());
+  return result;
+}
+
+NDArray NDArray::to(Device target) const {
+  if (target == device()) return *this;
+  const NDArray source = compact();
+  std::vector<std::byte> host(source.bytes());
+  source.device()->copy_to_host(source.view().data, host.data(), host.size());
+  const NDArray result = empty(shape_, dtype_, target);
+  target->copy_from_host(host.data(), result.view().data, host.size());
+  return result;
+}
+
+bool NDArray::is_exclusive() const {
+  if (storage_.use_count() != 1) return false;
+  // Every element in a place of its own: each stride must step over all that the smaller ones span.
+  std::vector<std::pair<std::int64_t, std::int64_t>> axes;
+  for (int axis = 0; axis < rank(); ++axis) {
+    if (shape_[axis] > 1) axes.emplace_back(std::abs(strides_[axis]), shape_[axis]);
+  }
+  std::sort(axes.begin(), axes.end());
+  std::int64_t span = 1;
+  for (const auto& [stride, size] : axes) {
+    if (stride < span) return false;
+    span += stride * (size - 1);
+  }
+  return true;
+}
+
+View NDArray::view() const {
+  return {static_cast<char*>(storage_->data()) + offset_ * static_cast<std::int64_t>(size_of(dtype_)), dtype_,
+          shape_, strides_};
+}
+
+View NDArray::mutable_view() {
+  storage_->count_write();
+  return view();
+}
+
+void NDArray::assign(const NDArray& x) {
+  require_same_device("assign", x, *this);
+  device()->copy(x.broadcast_to(shape_).view(), mutable_view());
+}
+
+double NDArray::item() const {
+  require(count() == 1, "item: wants exactly one element, got the shape ", shape_);
+  return to_vector<double>()[0];
+}
+
+double NDArray::item(std::initializer_list<std::int64_t> index) const {
+  NDArray element = *this;
+  for (const std::int64_t i : index) element = element[i];
+  return element.item();
+}
+
+template <class T>
+std::vector<T> NDArray::to_vector() const {
+  const NDArray source = cast(dtype_of<T>()).compact();
+  if constexpr (std::is_same_v<T, bool>) {
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(count()));
+    device()->copy_to_host(source.view().data, bytes.data(), bytes.size());
+    return std::vector<bool>(bytes.begin(), bytes.end());
+  } else {
+    std::vector<T> result(static_cast<std::size_t>(count()));
+    device()->copy_to_host(source.view().data, result.data(), result.size() * sizeof(T));
+    return result;
+  }
+}
+template std::vector<float> NDArray::to_vector() const;
+template std::vector<double> NDArray::to_vector() const;
+template std::vector<std::int32_t> NDArray::to_vector() const;
+template std::vector<std::int64_t> NDArray::to_vector() const;
+template std::vector<bool> NDArray::to_vector() const;
+
+// --- kernels on whole arrays ---------------------------------------------------------------------------
+
+void require_same_device(const char* op, const NDArray& a, const NDArray& b) {
+  require(a.device() == b.device(), op, ": operands are on different devices: ", a.device().name(), " and ",
+          b.device().name());
+}
+
+void require_same_dtype(const char* op, const NDArray& a, const NDArray& b) {
+  require(a.dtype() == b.dtype(), op, ": operands have different types: ", name_of(a.dtype()), " and ",
+          name_of(b.dtype()), "; cast one of them");
+}
+
+NDArray unary(const UnaryOp& op, const NDArray& x) {
+  const NDArray y = NDArray::empty(x.shape(), x.dtype(), x.device());
+  x.device()->unary(op, x.view(), y.view());
+  return y;
+}
+
+NDArray binary(const BinaryOp& op, const NDArray& a, const NDArray& b) {
+  require_same_device("elementwise", a, b);
+  require_same_dtype("elementwise", a, b);
+  const Shape shape = broadcast_shape("elementwise", a.shape(), b.shape());
+  const NDArray y = NDArray::empty(shape, compares(op) ? DType::boolean : a.dtype(), a.device());
+  a.device()->binary(op, a.broadcast_to(shape).view(), b.broadcast_to(shape).view(), y.view());
+  return y;
+}
+
+NDArray select(const NDArray& condition, const NDArray& a, const NDArray& b) {
+  require(condition.dtype() == DType::boolean, "where: the condition must be bool, got ",
+          name_of(condition.dtype()));
+  require_same_device("where", condition, a);
+  require_same_device("where", a, b);
+  require_same_dtype("where", a, b);
+  const Shape shape =
+      broadcast_shape("where", broadcast_shape("where", a.shape(), b.shape()), condition.shape());
+  const NDArray y = NDArray::empty(shape, a.dtype(), a.device());
+  a.device()->select(condition.broadcast_to(shape).view(), a.broadcast_to(shape).view(),
+                     b.broadcast_to(shape).view(), y.view());
+  return y;
+}
+
+Shape reduced_shape(const char* op, const Shape& shape, const Axes& axes, bool keep) {
+  std::vector<bool> reduced(static_cast<std::size_t>(shape.rank()), axes.empty());
+  for (const int given : axes) {
+    const int axis = normalized_axis(op, given, shape.rank());
+    if (shape.rank() > 0) reduced[static_cast<std::size_t>(axis)] = true;
+  }
+  Shape result;
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    if (!reduced[static_cast<std::size_t>(axis)])
+      result.push_back(shape[axis]);
+    else if (keep)
+      result.push_back(1);
+  }
+  return result;
+}
+
+NDArray reduce(const ReduceOp& op, const NDArray& x, const Axes& axes, bool keep) {
+  const char* name = std::visit([](auto f) { return decltype(f)::kName; }, op);
+  const NDArray y = NDArray::empty(reduced_shape(name, x.shape(), axes, true), x.dtype(), x.device());
+  x.device()->reduce(op, x.view(), y.view());
+  return keep ? y : y.reshape(reduced_shape(name, x.shape(), axes, false));
+}
+
+NDArray sum_to(const NDArray& x, const Shape& shape) {
+  if (x.shape() == shape) return x;
+  const int extra = x.rank() - shape.rank();
+  Axes axes;
+  for (int axis = 0; axis < x.rank(); ++axis) {
+    if (axis < extra || (shape[axis - extra] == 1 && x.shape()[axis] != 1)) axes.push_back(axis);
+  }
+  return axes.empty() ? x.reshape(shape) : reduce(Sum{}, x, axes).reshape(shape);
+}
+
+Shape matmul_shape(const Shape& a, const Shape& b) {
+  require(a.rank() > 0 && b.rank() > 0, "matmul: operands need at least one axis: ", a, " x ", b);
+  require(a.at(-1) == b.at(b.rank() == 1 ? -1 : -2), "matmul: inner sizes differ: ", a, " x ", b);
+  Shape batch_a = a, batch_b = b;
+  for (int axis = std::min(2, a.rank()); axis > 0; --axis) batch_a.erase(batch_a.rank() - 1);
+  for (int axis = std::min(2, b.rank()); axis > 0; --axis) batch_b.erase(batch_b.rank() - 1);
+  Shape result = broadcast_shape("matmul", batch_a, batch_b);
+  if (a.rank() > 1) result.push_back(a.at(-2));
+  if (b.rank() > 1) result.push_back(b.at(-1));
+  return result;
+}
+
+namespace {
+
+/// x with its batch axes broadcast to those of `product`, which has two axes more.
+View with_batch_of(const NDArray& x, const Shape& product) {
+  Shape shape = product;
+  shape[product.rank() - 2] = x.size(-2);
+  shape[product.rank() - 1] = x.size(-1);
+  return x.broadcast_to(shape).view();
+}
+
+}  // namespace
+
+void matmul_into(const NDArray& a, const NDArray& b, NDArray& into, bool accumulate) {
+  require_same_device("matmul", a, b);
+  require_same_dtype("matmul", a, b);
+  require(is_floating(a.dtype()), "matmul: wants a floating type, got ", name_of(a.dtype()));
+  require(into.shape() == matmul_shape(a.shape(), b.shape()), "matmul: the product of ", a.shape(), " x ",
+          b.shape(), " does not fit ", into.shape());
+  const NDArray matrix_a = a.rank() == 1 ? a.unsqueeze(0) : a, matrix_b = b.rank() == 1 ? b.unsqueeze(1) : b;
+  NDArray product = into;
+  if (a.rank() == 1) product = product.unsqueeze(b.rank() == 1 ? 0 : -2);
+  if (b.rank() == 1) product = product.unsqueeze(-1);
+  product.device()->matmul(with_batch_of(matrix_a, product.shape()), with_batch_of(matrix_b, product.shape()),
+                           accumulate ? product.mutable_view() : product.view(), accumulate);
+}
+
+NDArray matmul(const NDArray& a, const NDArray& b) {
+  NDArray result = NDArray::empty(matmul_shape(a.shape(), b.shape()), a.dtype(), a.device());
+  matmul_into(a, b, result, false);
+  return result;
+}
+
+void add_into(const NDArray& x, NDArray& into) {
+  require_same_device("add", x, into);
+  require_same_dtype("add", x, into);
+  const View target = into.mutable_view();
+  into.device()->binary(Add{}, target, x.broadcast_to(into.shape()).view(), target);
+}
+
+}  // namespace needle

@@ -1,0 +1,36 @@
+// The recorded graph: one node an application of an op. Internal to autograd and to what inspects graphs.
+#pragma once
+
+#include "needle/autograd.h"
+
+namespace needle {
+
+/// An application of an op: where its inputs came from, and what its gradient reads of them.
+struct Node {
+  struct Slot {
+    Slot(const NDArray& from, bool keep);
+    Shape shape;
+    DType dtype;
+    Device device;
+    std::uint64_t writes;              ///< of the storage, when recorded
+    NDArray array;                     ///< only if the gradient reads it
+    std::shared_ptr<Node> node;        ///< what computed this input, if that was recorded
+    int output = 0;                    ///< as which of its outputs
+    std::shared_ptr<TensorBody> leaf;  ///< the leaf that this input is, if it requires a gradient
+  };
+
+  Node() = default;
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+  ~Node() { release(); }
+
+  /// Lets go of everything it kept.
+  void release();
+
+  std::unique_ptr<Op> op;
+  std::vector<Slot> inputs, outputs;
+  std::string path;
+  bool released = false;
+};
+
+}  // namespace needle

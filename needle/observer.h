@@ -1,0 +1,62 @@
+// Watching ops as they run: one thread-local observer, and the dotted path of the module that is running.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "needle/ndarray.h"
+
+namespace needle {
+
+enum class Phase { forward, backward };
+
+/// One application of an op. Forward: its inputs and outputs. Backward: the kept inputs and the incoming
+/// gradients as inputs, the gradients of its inputs as outputs.
+struct OpEvent {
+  const char* op;
+  Phase phase;
+  const std::string& path;  ///< dotted path of the module that applied it, "" outside of any
+  std::span<const NDArray> inputs, outputs;
+  double operations;  ///< arithmetic operations, as counters.h counts them
+};
+
+/// Is told of every op while an ObserverScope holds it. Ops that an op uses inside are part of it and not
+/// told.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void before(const OpEvent&) {}
+  virtual void after(const OpEvent&) = 0;
+};
+
+/// The observer of this thread, or none.
+Observer* current_observer();
+
+/// Makes `observer` (or none) the observer of this thread, as long as the scope lives.
+class ObserverScope {
+ public:
+  explicit ObserverScope(Observer* observer);
+  ObserverScope(const ObserverScope&) = delete;
+  ObserverScope& operator=(const ObserverScope&) = delete;
+  ~ObserverScope();
+
+ private:
+  Observer* previous_;
+};
+
+/// The path of the module that is running on this thread.
+const std::string& current_path();
+
+/// Enters the module at `path`, as long as the scope lives.
+class PathScope {
+ public:
+  explicit PathScope(const std::string& path);
+  PathScope(const PathScope&) = delete;
+  PathScope& operator=(const PathScope&) = delete;
+  ~PathScope();
+
+ private:
+  const std::string* previous_;
+};
+
+}  // namespace needle

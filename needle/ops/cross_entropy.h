@@ -1,0 +1,30 @@
+// Cross entropy over classes, with labels that may be left out.
+#pragma once
+
+#include "needle/autograd.h"
+
+namespace needle {
+
+/// How cross_entropy() reduces the losses of the rows.
+struct LossOptions {
+  CrossEntropySettings settings;
+  /// What the sum is divided by: by default the number of labels that count. Given where a batch comes in
+  /// parts, so that the parts' losses add up to the mean over the whole batch. 1 gives the sum.
+  double divisor = 0;
+};
+
+/// Mean over valid labels of -log softmax(logits)[label]; logits [..., classes], labels i64 [...]. Without
+/// any valid label: 0, with gradient 0. A label outside [0, classes) that is not the ignore index is an
+/// Error.
+Tensor cross_entropy(const Tensor& logits, const NDArray& labels, const LossOptions& options = {});
+/// The loss of each row by itself [...], 0 where the label is ignored.
+Tensor cross_entropy_rows(const Tensor& logits, const NDArray& labels,
+                          const CrossEntropySettings& settings = {});
+/// How many labels count.
+std::int64_t valid_labels(const NDArray& labels, std::int64_t ignore_index);
+
+/// cross_entropy_rows in simple ops; logits [rows, classes], labels [rows].
+Tensor cross_entropy_rows_definition(const Tensor& logits, const NDArray& labels,
+                                     const CrossEntropySettings& settings);
+
+}  // namespace needle

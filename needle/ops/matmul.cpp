@@ -1,0 +1,114 @@
+#include "needle/ops/matmul.h"
+
+#include "needle/counters.h"
+#include "needle/ops/elementwise.h"
+#include "needle/ops/reduce.h"
+#include "needle/ops/shape.h"
+
+namespace needle {
+
+namespace {
+
+/// Adds a b to the sum of `input`, inside the product where no batch axis was broadcast.
+void add_product(GradientSums& into, int input, const Shape& shape, const NDArray& a, const NDArray& b) {
+  if (!into.needs(input)) return;
+  if (matmul_shape(a.shape(), b.shape()) != shape) return into.add(input, sum_to(matmul(a, b), shape));
+  bool first = false;
+  NDArray& sum = into.sum(input, first);
+  matmul_into(a, b, sum, !first);
+}
+
+/// Both operands have at least two axes.
+struct MatmulOp final : Op {
+  const char* name() const override { return "matmul"; }
+  Reads reads() const override { return {3, 0}; }
+  NDArrays compute(const NDArrays& inputs) override { return {matmul(inputs[0], inputs[1])}; }
+
+  Tensors gradient(const Tensors& g, const Saved& saved, const Needs& needs) override {
+    Tensors result(2);
+    if (needs[0]) result[0] = summed(matmul(g[0], transpose(saved.input(1))), saved.input_shape(0));
+    if (needs[1]) result[1] = summed(matmul(transpose(saved.input(0)), g[0]), saved.input_shape(1));
+    return result;
+  }
+
+  void add_gradient(NDArrays g, const Saved& saved, GradientSums& into) override {
+    add_product(into, 0, saved.input_shape(0), g[0], saved.input_array(1).transpose());
+    add_product(into, 1, saved.input_shape(1), saved.input_array(0).transpose(), g[0]);
+  }
+
+  double operations(std::span<const NDArray> inputs, std::span<const NDArray> outputs) const override {
+    return product_operations(inputs, outputs);
+  }
+
+ private:
+  /// x summed over the batch axes along which an operand of `shape` was broadcast.
+  static Tensor summed(const Tensor& x, const Shape& shape) {
+    const int extra = x.rank() - shape.rank();
+    Axes axes;
+    for (int axis = 0; axis < x.rank(); ++axis) {
+      if (axis < extra || (shape[axis - extra] == 1 && x.shape()[axis] != 1)) axes.push_back(axis);
+    }
+    return axes.empty() ? x : reshape(sum(x, axes), shape);
+  }
+};
+
+/// x [rows, in], weight [in, out], bias [out]: the bias is laid down first and the product added onto it.
+struct LinearOp final : FusedOp {
+  const char* name() const override { return "linear"; }
+
+  Tensors definition(const Tensors& inputs) const override {
+    return {matmul(inputs[0], inputs[1]) + inputs[2]};
+  }
+
+  NDArrays compute(const NDArrays& inputs) override {
+    NDArray y = NDArray::empty({inputs[0].size(0), inputs[1].size(1)}, inputs[0].dtype(), inputs[0].device());
+    y.device()->copy(inputs[2].broadcast_to(y.shape()).view(), y.view());
+    matmul_into(inputs[0], inputs[1], y, true);
+    return {y};
+  }
+
+  void add_gradient(NDArrays g, const Saved& saved, GradientSums& into) override {
+    add_product(into, 0, saved.input_shape(0), g[0], saved.input_array(1).transpose());
+    add_product(into, 1, saved.input_shape(1), saved.input_array(0).transpose(), g[0]);
+    if (into.needs(2)) into.add(2, reduce(Sum{}, g[0], {0}));
+  }
+
+  double operations(std::span<const NDArray> inputs, std::span<const NDArray> outputs) const override {
+    return product_operations(inputs, outputs);
+  }
+};
+
+/// [..., width] as [rows, width].
+Tensor as_rows(const Tensor& x) {
+  std::int64_t rows = 1;
+  for (int axis = 0; axis + 1 < x.rank(); ++axis) rows *= x.shape()[axis];
+  return reshape(x, {rows, x.size(-1)});
+}
+
+}  // namespace
+
+Tensor matmul(const Tensor& a, const Tensor& b) {
+  const Shape shape = matmul_shape(a.shape(), b.shape());
+  require_same_dtype("matmul", a.array(), b.array());
+  require(is_floating(a.dtype()), "matmul: wants a floating type, got ", name_of(a.dtype()));
+  if (b.rank() == 1) return reshape(matmul(a, unsqueeze(b, 1)), shape);
+  if (a.rank() == 1) return reshape(matmul(unsqueeze(a, 0), b), shape);
+  // A matrix that meets a batch meets all its rows in one product, and so does its gradient.
+  if (a.rank() > 2 && b.rank() == 2) return reshape(apply_op<MatmulOp>({as_rows(a), b}), shape);
+  return apply_op<MatmulOp>({a, b});
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  require(x.rank() > 0 && weight.rank() == 2 && x.size(-1) == weight.size(0),
+          "linear: wants [..., in] x [in, out], got ", x.shape(), " x ", weight.shape());
+  if (!bias.defined()) return matmul(x, weight);
+  require(bias.shape() == Shape{weight.size(1)}, "linear: wants a bias of shape [", weight.size(1), "], got ",
+          bias.shape());
+  require_same_dtype("linear", x.array(), weight.array());
+  require_same_dtype("linear", x.array(), bias.array());
+  Shape shape = x.shape();
+  shape[shape.rank() - 1] = weight.size(1);
+  return reshape(apply_op<LinearOp>({as_rows(x), weight, bias}), shape);
+}
+
+}  // namespace needle

@@ -1,0 +1,14 @@
+// Matrix products.
+#pragma once
+
+#include "needle/autograd.h"
+
+namespace needle {
+
+/// [..., n, k] x [..., k, m] -> [..., n, m]; batch axes broadcast, a vector on either side loses its axis
+/// again. Transposed operands cost no copy. An inner size of 0 gives zeros.
+Tensor matmul(const Tensor& a, const Tensor& b);
+/// x W + b over the last axis: x [..., in], weight [in, out], bias [out] or undefined.
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
+
+}  // namespace needle

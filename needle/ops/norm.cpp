@@ -1,0 +1,103 @@
+#include "needle/ops/norm.h"
+
+#include "needle/ops/elementwise.h"
+#include "needle/ops/reduce.h"
+#include "needle/ops/shape.h"
+
+namespace needle {
+
+namespace {
+
+Tensor scaled_and_shifted(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  const Tensor scaled = weight.defined() ? x * weight : x;
+  return bias.defined() ? scaled + bias : scaled;
+}
+
+}  // namespace
+
+Tensor layer_norm_definition(const Tensor& x, const Tensor& weight, const Tensor& bias, double epsilon) {
+  const Tensor centered = x - mean(x, {-1}, true);
+  const Tensor deviation = sqrt(mean(centered * centered, {-1}, true) + epsilon);
+  return scaled_and_shifted(centered / deviation, weight, bias);
+}
+
+Tensor rms_norm_definition(const Tensor& x, const Tensor& weight, double epsilon) {
+  return scaled_and_shifted(x / sqrt(mean(x * x, {-1}, true) + epsilon), weight, {});
+}
+
+namespace {
+
+/// Inputs: x [rows, width], then weight and bias if there are any.
+struct NormOp final : FusedOp {
+  NormOp(NormKind which, double small, bool weighted, bool biased)
+      : kind(which), epsilon(small), has_weight(weighted), has_bias(biased) {}
+  NormKind kind;
+  double epsilon;
+  bool has_weight, has_bias;
+  NDArray mean, inverse_deviation;  // of each row, for the gradient
+
+  const char* name() const override { return kind == NormKind::layer ? "layer_norm" : "rms_norm"; }
+  int bias_index() const { return has_weight ? 2 : 1; }
+
+  Tensors definition(const Tensors& inputs) const override {
+    const Tensor weight = has_weight ? inputs[1] : Tensor();
+    const Tensor bias = has_bias ? inputs[static_cast<std::size_t>(bias_index())] : Tensor();
+    return {kind == NormKind::layer ? layer_norm_definition(inputs[0], weight, bias, epsilon)
+                                    : rms_norm_definition(inputs[0], weight, epsilon)};
+  }
+
+  NDArrays compute(const NDArrays& inputs) override {
+    const NDArray x = inputs[0].compact(), y = NDArray::empty(x.shape(), x.dtype(), x.device());
+    mean = NDArray::empty({x.size(0)}, x.dtype(), x.device());
+    inverse_deviation = NDArray::empty({x.size(0)}, x.dtype(), x.device());
+    const NDArray weight = has_weight ? inputs[1].compact() : NDArray();
+    const NDArray bias = has_bias ? inputs[static_cast<std::size_t>(bias_index())].compact() : NDArray();
+    x.device()->norm(kind, epsilon, x.view(), weight.optional_view(), bias.optional_view(), y.view(),
+                     mean.view(), inverse_deviation.view());
+    return {y};
+  }
+
+  void add_gradient(NDArrays g, const Saved& saved, GradientSums& into) override {
+    const NDArray x = saved.input_array(0).compact();
+    const NDArray weight = has_weight ? saved.input_array(1).compact() : NDArray();
+    const NDArray dx = into.needs(0) ? NDArray::empty(x.shape(), x.dtype(), x.device()) : NDArray();
+    const auto sum_of = [&](bool there, int input) {
+      if (!there || !into.needs(input)) return View{};
+      bool first = false;
+      NDArray& sum = into.sum(input, first);
+      if (first) sum.device()->fill(0, sum.view());
+      return sum.mutable_view();
+    };
+    x.device()->norm_gradient(kind, x.view(), weight.optional_view(), mean.view(), inverse_deviation.view(),
+                              g[0].compact().view(), dx.optional_view(), sum_of(has_weight, 1),
+                              sum_of(has_bias, bias_index()));
+    if (dx.defined()) into.add(0, dx);
+  }
+};
+
+Tensor norm(NormKind kind, const char* name, const Tensor& x, const Tensor& weight, const Tensor& bias,
+            double epsilon) {
+  require(x.rank() > 0, name, ": wants at least one axis");
+  const std::int64_t width = x.size(-1);
+  Tensors inputs{reshape(x, {width == 0 ? 0 : x.array().count() / width, width})};
+  for (const Tensor& parameter : {weight, bias}) {
+    if (!parameter.defined()) continue;
+    require(parameter.shape() == Shape{width}, name, ": wants a weight and bias of shape [", width, "], got ",
+            parameter.shape());
+    require_same_dtype(name, x.array(), parameter.array());
+    inputs.push_back(parameter);
+  }
+  return reshape(apply_op<NormOp>(inputs, kind, epsilon, weight.defined(), bias.defined()), x.shape());
+}
+
+}  // namespace
+
+Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double epsilon) {
+  return norm(NormKind::layer, "layer_norm", x, weight, bias, epsilon);
+}
+
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon) {
+  return norm(NormKind::rms, "rms_norm", x, weight, {}, epsilon);
+}
+
+}  // namespace needle

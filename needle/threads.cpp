@@ -1,0 +1,28 @@
+#include "needle/threads.h"
+
+#include <omp.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "backends/error.h"
+
+namespace needle {
+
+void set_threads(int count) {
+  require(count >= 1, "threads: wants at least 1, got ", count);
+  omp_set_num_threads(count);
+}
+
+int threads() { return omp_get_max_threads(); }
+
+void restart_with_short_spinning(char** arguments) {
+  for (const char* name : {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_PROC_BIND"}) {
+    if (std::getenv(name)) return;
+  }
+  setenv("GOMP_SPINCOUNT", "1000", 1);
+  setenv("OMP_PROC_BIND", "true", 1);
+  execv("/proc/self/exe", arguments);  // on failure the program simply goes on as it is
+}
+
+}  // namespace needle
