@@ -135,21 +135,19 @@ class Backend {
   virtual void softmax(SoftmaxForm form, const View& x, const View& y) = 0;
   virtual void softmax_gradient(SoftmaxForm form, const View& y, const View& dy, const View& dx) = 0;
   /// y = (x - mean) / sqrt(variance + epsilon) * weight + bias; weight and bias [width] or absent. Keeps mean
-  /// (layer) and 1 / sqrt(variance + epsilon), each [rows].
+  /// (layer) and 1 / sqrt(variance + epsilon), each f64 [rows].
   virtual void norm(NormKind kind, double epsilon, const View& x, const View& weight, const View& bias,
                     const View& y, const View& mean, const View& inverse_deviation) = 0;
   /// dx, and dweight and dbias [width] added to; views without data are not wanted.
   virtual void norm_gradient(NormKind kind, const View& x, const View& weight, const View& mean,
                              const View& inverse_deviation, const View& dy, const View& dx,
                              const View& dweight, const View& dbias) = 0;
-  /// losses [rows] (0 for ignored labels) and log_sum [rows] of logits [rows, classes], any row stride;
-  /// labels i64 [rows].
+  /// losses [rows] (0 for ignored labels) of logits [rows, classes], any row stride; labels i64 [rows].
   virtual void cross_entropy(const CrossEntropySettings& settings, const View& logits, const View& labels,
-                             const View& losses, const View& log_sum) = 0;
+                             const View& losses) = 0;
   /// dlogits, given the gradient of each row's loss (any stride); dlogits may be logits.
-  virtual void cross_entropy_gradient(const CrossEntropySettings& settings, const View& logits,
-                                      const View& labels, const View& log_sum, const View& dlosses,
-                                      const View& dlogits) = 0;
+  virtual void cross_entropy_gradient(const CrossEntropySettings& settings, const View& logits, const View& labels,
+                                      const View& dlosses, const View& dlogits) = 0;
   virtual void attention(const AttentionSettings& settings, const AttentionArrays& arrays) = 0;
   virtual void attention_gradient(const AttentionSettings& settings, const AttentionArrays& arrays,
                                   const AttentionGradients& gradients) = 0;

@@ -43,9 +43,9 @@ class CpuBackend final : public Backend {
                      const View& inverse_deviation, const View& dy, const View& dx, const View& dweight,
                      const View& dbias) override;
   void cross_entropy(const CrossEntropySettings& settings, const View& logits, const View& labels,
-                     const View& losses, const View& log_sum) override;
+                     const View& losses) override;
   void cross_entropy_gradient(const CrossEntropySettings& settings, const View& logits, const View& labels,
-                              const View& log_sum, const View& dlosses, const View& dlogits) override;
+                              const View& dlosses, const View& dlogits) override;
   void attention(const AttentionSettings& settings, const AttentionArrays& arrays) override;
   void attention_gradient(const AttentionSettings& settings, const AttentionArrays& arrays,
                           const AttentionGradients& gradients) override;

@@ -14,50 +14,52 @@ namespace {
 // A name that starts with One speaks of a single subject, with Many of several; Either hasn't told yet. The
 // numbers are relative weights.
 constexpr std::string_view kRules = R"(
-  Sentence         : 4 Clause . | 1 Opening , Clause .
-  Opening          : today | later | often | now
+  Sentence      : 4 Clause . | 1 Opening , Clause .
+  Opening       : now | then | here
 
-  Clause           : 4 the Either | 2 a One | 1 every One | 1 some Many | 1 many Many | 2 Name OneRest
-  Either           : 2 EitherNoun | 1 Adjective EitherNoun
-  EitherNoun       : OneNoun OneRest | ManyNoun ManyRest
-  One              : 2 OneNoun OneRest | 1 Adjective OneNoun OneRest
-  Many             : 2 ManyNoun ManyRest | 1 Adjective ManyNoun ManyRest
+  Clause        : 4 the Either | 2 a One | 1 each One | 1 some Many | 1 many Many | 2 Name OneRest
+  Either        : 2 EitherNoun | 1 Adjective EitherNoun
+  EitherNoun    : OneNoun OneRest | ManyNoun ManyRest
+  One           : 2 OneNoun OneRest | 1 Adjective OneNoun OneRest
+  Many          : 2 ManyNoun ManyRest | 1 Adjective ManyNoun ManyRest
 
-  OneRest          : 4 OneDeed End | 3 that OneRelative OneDeed | 2 Aside OneDeed | 1 Place OneDeed
-  ManyRest         : 4 ManyDeed End | 3 that ManyRelative ManyDeed | 2 Aside ManyDeed | 1 Place ManyDeed
-  OneRelative      : 2 OneMeets Somebody | 1 OneUses Something | 2 the Inner | 1 Name OneMeets
-  ManyRelative     : 2 ManyMeet Somebody | 1 ManyUse Something | 2 the Inner | 1 Name OneMeets
-  Inner            : OneNoun OneMeets | ManyNoun ManyMeet
-  OneDeed          : 2 OneMoves | 2 OneMeets Somebody | 1 OneUses Something
-  ManyDeed         : 2 ManyMove | 2 ManyMeet Somebody | 1 ManyUse Something
+  OneRest       : 4 OneDeed | 3 that OneRelative OneShortDeed | 3 Aside OneShortDeed
+  ManyRest      : 4 ManyDeed | 3 that ManyRelative ManyShortDeed | 3 Aside ManyShortDeed
+  OneRelative   : 2 OneMeets Somebody | 1 OneUses Something | 2 the Inner | 1 Name OneMeets
+  ManyRelative  : 2 ManyMeet Somebody | 1 ManyUse Something | 2 the Inner | 1 Name OneMeets
+  Inner         : OneNoun OneMeets | ManyNoun ManyMeet
+  OneDeed       : 2 OneMoves How | 2 OneMeets Somebody End | 1 OneUses Something End
+  ManyDeed      : 2 ManyMove How | 2 ManyMeet Somebody End | 1 ManyUse Something End
+  OneShortDeed  : 2 OneMoves | 2 OneMeets Somebody | 1 OneUses Something
+  ManyShortDeed : 2 ManyMove | 2 ManyMeet Somebody | 1 ManyUse Something
 
-  Somebody         : 3 the Anybody | 1 a OneNoun | 1 many ManyNoun | 1 Name
-  Anybody          : OneNoun | ManyNoun
-  Something        : 2 the Colour Thing | 1 a Colour Thing
-  End              : 3 | 1 Manner | 1 Place | 1 Aside
+  Somebody      : 3 the Anybody | 1 a OneNoun | 1 many ManyNoun | 1 Name
+  Anybody       : OneNoun | ManyNoun
+  Something     : 2 the Colour Thing | 1 a Colour Thing
+  How           : Manner | Place | Aside
+  End           : 2 | 1 Place | 1 Aside
+  Place         : Nearness the Spot
 
-  Aside            : 2 ( Place Within ) | 2 [ Place Within ] | 1 { Place Within }
-  Within           : 3 | 2 Inside
-  Inside           : 1 ( Place FurtherWithin ) | 1 [ Place FurtherWithin ] | 1 { Place FurtherWithin }
-  FurtherWithin    : 3 | 1 Innermost
-  Innermost        : ( Place ) | [ Place ] | { Place }
-  Place            : Preposition the Spot
+  Aside         : ( Company Within ) | [ Company Within ] | { Company Within }
+  Within        : 1 | 1 Inside
+  Inside        : ( Company ) | [ Company ] | { Company }
+  Company       : Nearness Name
 
-  OneNoun          : cat | dog | goat | wolf | goose | mouse | man | baker | king | queen | nurse | pilot
-  ManyNoun         : cats | dogs | goats | wolves | geese | mice | men | bakers | kings | queens | nurses | pilots
-  OneMoves         : sings | sleeps | runs | waits | dances | swims
-  ManyMove         : sing | sleep | run | wait | dance | swim
-  OneMeets         : sees | helps | likes | chases | knows | calls
-  ManyMeet         : see | help | like | chase | know | call
-  OneUses          : paints | carries | wants | hides
-  ManyUse          : paint | carry | want | hide
-  Name             : anna | ben | clara | david | emma | hugo
-  Adjective        : old | young | small | brave | happy | tired
-  Colour           : red | blue | green | white
-  Thing            : boat | drum | lamp | coat | kite | bell
-  Manner           : slowly | gladly | again | together
-  Preposition      : near | by | over | at | past
-  Spot             : barn | lake | hill | road | mill | inn
+  OneNoun       : cat | dog | wolf | goose | mouse | king | nurse | pilot
+  ManyNoun      : cats | dogs | wolves | geese | mice | kings | nurses | pilots
+  OneMoves      : sings | runs | waits | swims
+  ManyMove      : sing | run | wait | swim
+  OneMeets      : sees | helps | likes | calls
+  ManyMeet      : see | help | like | call
+  OneUses       : finds | holds | wants
+  ManyUse       : find | hold | want
+  Name          : anna | ben | emma | hugo | leo
+  Adjective     : old | young | small | happy
+  Colour        : red | blue | grey
+  Thing         : boat | drum | lamp | coat | kite
+  Manner        : well | again | alone
+  Nearness      : near | by | past
+  Spot          : barn | lake | hill | road | mill
 )";
 
 std::set<std::string, std::less<>> words_of(const Grammar& grammar,

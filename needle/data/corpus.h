@@ -26,9 +26,9 @@ struct SentenceCheck {
   bool brackets_close() const { return brackets == right_brackets; }
 };
 
-/// Sentences such as `the wolves that follow a baker (by the barn [near the lake]) sleep.` A subject and its
+/// Sentences such as `the wolves that help a baker run.` or `emma sings (by ben [near leo]).` A subject and its
 /// verb agree in number across a relative clause, a place or brackets; brackets of three kinds nest up to
-/// three deep. Depth is bounded inside the grammar, so no sentence is longer than 95 characters.
+/// three deep. Depth is bounded inside the grammar, so no sentence is longer than 79 characters.
 class Corpus {
  public:
   Corpus();

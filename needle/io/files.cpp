@@ -141,12 +141,13 @@ void write_file_synced(const std::filesystem::path& path, std::string_view bytes
 
 PendingFolder::PendingFolder(std::filesystem::path final_path) : final_(std::move(final_path)) {
   require(final_.has_filename(), "a folder to write needs a name, got \"", final_.string(), '"');
-  require(!std::filesystem::exists(final_) || std::filesystem::is_directory(final_), "cannot write ",
+  std::error_code error;
+  const auto existing = std::filesystem::status(final_, error);
+  require(!std::filesystem::exists(existing) || std::filesystem::is_directory(existing), "cannot write ",
           final_.string(), ": it exists and is not a folder");
   const std::filesystem::path parent = parent_of(final_);
   partial_ = parent / ('.' + final_.filename().string() + std::string(kPartialSuffix));
   remove_leftovers(parent);
-  std::error_code error;
   std::filesystem::create_directories(partial_, error);
   require(!error, "cannot create ", partial_.string(), ": ", error.message());
 }

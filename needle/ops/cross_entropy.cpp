@@ -31,7 +31,6 @@ struct CrossEntropyOp final : FusedOp {
       : labels(std::move(targets)), settings(how) {}
   NDArray labels;
   CrossEntropySettings settings;
-  NDArray log_sum;  // of each row's exponentials: the probabilities are made from it again
 
   const char* name() const override { return "cross_entropy"; }
 
@@ -42,8 +41,7 @@ struct CrossEntropyOp final : FusedOp {
   NDArrays compute(const NDArrays& inputs) override {
     const NDArray logits = inputs[0].compact();
     const NDArray losses = NDArray::empty({logits.size(0)}, logits.dtype(), logits.device());
-    log_sum = NDArray::empty({logits.size(0)}, logits.dtype(), logits.device());
-    logits.device()->cross_entropy(settings, logits.view(), labels.view(), losses.view(), log_sum.view());
+    logits.device()->cross_entropy(settings, logits.view(), labels.view(), losses.view());
     return {losses};
   }
 
@@ -52,7 +50,7 @@ struct CrossEntropyOp final : FusedOp {
     const NDArray logits = saved.input_array(0).compact();
     const NDArray dlogits =
         in_place ? logits : NDArray::empty(logits.shape(), logits.dtype(), logits.device());
-    logits.device()->cross_entropy_gradient(settings, logits.view(), labels.view(), log_sum.view(),
+    logits.device()->cross_entropy_gradient(settings, logits.view(), labels.view(),
                                             g[0].view(), dlogits.view());
     into.add(0, dlogits);
   }

@@ -48,8 +48,8 @@ struct NormOp final : FusedOp {
 
   NDArrays compute(const NDArrays& inputs) override {
     const NDArray x = inputs[0].compact(), y = NDArray::empty(x.shape(), x.dtype(), x.device());
-    mean = NDArray::empty({x.size(0)}, x.dtype(), x.device());
-    inverse_deviation = NDArray::empty({x.size(0)}, x.dtype(), x.device());
+    mean = NDArray::empty({x.size(0)}, DType::f64, x.device());
+    inverse_deviation = NDArray::empty({x.size(0)}, DType::f64, x.device());
     const NDArray weight = has_weight ? inputs[1].compact() : NDArray();
     const NDArray bias = has_bias ? inputs[static_cast<std::size_t>(bias_index())].compact() : NDArray();
     x.device()->norm(kind, epsilon, x.view(), weight.optional_view(), bias.optional_view(), y.view(),

@@ -1,0 +1,28 @@
+// The program `needle`: finds the subcommand and turns every error into one line and exit code 2.
+#include <exception>
+#include <iostream>
+
+#include "apps/command.h"
+#include "backends/error.h"
+#include "needle/threads.h"
+
+int main(int count, char** arguments) {
+  needle::restart_with_short_spinning(arguments);
+  CLI::App program{"needle: tensors, autograd and small sequence models, from scratch"};
+  program.set_version_flag("--version", "needle " NEEDLE_VERSION);
+  program.require_subcommand(1);
+  program.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return "error: " + std::string(error.what()) + "; see --help\n";
+  });
+  needle::Outcome outcome;
+  needle::add_gradcheck(program, outcome);
+  try {
+    program.parse(count, arguments);
+  } catch (const CLI::ParseError& error) {
+    return program.exit(error) == 0 ? 0 : 2;
+  } catch (const std::exception& error) {
+    std::cerr << "error: " << error.what() << '\n';
+    return 2;
+  }
+  return outcome.code;
+}

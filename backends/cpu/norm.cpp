@@ -1,0 +1,126 @@
+// Layer norm and RMS norm over rows.
+#include <cmath>
+#include <vector>
+
+#include "backends/cpu/cpu_backend.h"
+#include "backends/cpu/loops.h"
+
+namespace needle {
+
+namespace {
+
+struct Statistics {
+  double mean, inverse_deviation;
+};
+
+/// In double: a float mean of large values would cost the digits in which small spreads live.
+template <class T>
+Statistics statistics(NormKind kind, const T* x, std::int64_t width, double epsilon) {
+  const double n = static_cast<double>(width);
+  double mean = 0, squares = 0;
+  if (kind == NormKind::layer) {
+#pragma omp simd reduction(+ : mean)
+    for (std::int64_t i = 0; i < width; ++i) mean += static_cast<double>(x[i]);
+    mean /= n;
+  }
+#pragma omp simd reduction(+ : squares)
+  for (std::int64_t i = 0; i < width; ++i) {
+    const double centered = static_cast<double>(x[i]) - mean;
+    squares += centered * centered;
+  }
+  return {mean, 1 / std::sqrt(squares / n + epsilon)};
+}
+
+/// The normalised element: the difference is taken in double where the mean may be large.
+template <class T>
+inline T normalised(T x, double mean, double inverse_deviation) {
+  return static_cast<T>((static_cast<double>(x) - mean) * inverse_deviation);
+}
+
+}  // namespace
+
+void CpuBackend::norm(NormKind kind, double epsilon, const View& x, const View& weight, const View& bias,
+                      const View& y, const View& mean, const View& inverse_deviation) {
+  dispatch_computing("norm", x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const std::int64_t rows = x.shape[0], width = x.shape[1];
+    const T *gain = weight.as<T>(), *shift = bias.as<T>();
+#pragma omp parallel for schedule(static) if (x.count() >= kParallelElements)
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const T* from = x.as<T>() + row * width;
+      T* to = y.as<T>() + row * width;
+      const Statistics s = statistics(kind, from, width, epsilon);
+      mean.as<double>()[row] = s.mean;
+      inverse_deviation.as<double>()[row] = s.inverse_deviation;
+#pragma omp simd
+      for (std::int64_t i = 0; i < width; ++i) to[i] = normalised(from[i], s.mean, s.inverse_deviation);
+      if (gain) {
+#pragma omp simd
+        for (std::int64_t i = 0; i < width; ++i) to[i] *= gain[i];
+      }
+      if (shift) {
+#pragma omp simd
+        for (std::int64_t i = 0; i < width; ++i) to[i] += shift[i];
+      }
+    }
+  });
+}
+
+void CpuBackend::norm_gradient(NormKind kind, const View& x, const View& weight, const View& mean,
+                               const View& inverse_deviation, const View& dy, const View& dx,
+                               const View& dweight, const View& dbias) {
+  dispatch_computing("norm", x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const std::int64_t rows = x.shape[0], width = x.shape[1];
+    const T* gain = weight.as<T>();
+    // Gradients of weight and bias are summed over fixed pieces of rows, then over the pieces in order.
+    constexpr std::int64_t kRows = 64;
+    const std::int64_t pieces = (rows + kRows - 1) / kRows;
+    const bool weighted = dweight.data != nullptr, biased = dbias.data != nullptr;
+    std::vector<T> sums(static_cast<std::size_t>((weighted || biased) ? pieces * 2 * width : 0));
+#pragma omp parallel for schedule(static) if (x.count() >= kParallelElements)
+    for (std::int64_t piece = 0; piece < pieces; ++piece) {
+      T* weight_sum = sums.empty() ? nullptr : sums.data() + piece * 2 * width;
+      T* bias_sum = sums.empty() ? nullptr : weight_sum + width;
+      std::vector<T> scaled(static_cast<std::size_t>(width)), unit(static_cast<std::size_t>(width));
+      T *g = scaled.data(), *z = unit.data();
+      for (std::int64_t row = piece * kRows; row < std::min(rows, (piece + 1) * kRows); ++row) {
+        const T *from = x.as<T>() + row * width, *incoming = dy.as<T>() + row * width;
+        const double center = mean.as<double>()[row], inverse = inverse_deviation.as<double>()[row];
+#pragma omp simd
+        for (std::int64_t i = 0; i < width; ++i) z[i] = normalised(from[i], center, inverse);
+        if (weight_sum) {
+#pragma omp simd
+          for (std::int64_t i = 0; i < width; ++i) {
+            weight_sum[i] += incoming[i] * z[i];
+            bias_sum[i] += incoming[i];
+          }
+        }
+        if (!dx.data) continue;
+        // With g the gradient at the normalised row z: dx = (g - mean(g) - z mean(g z)) / deviation.
+        T total = 0, along = 0;
+#pragma omp simd reduction(+ : total, along)
+        for (std::int64_t i = 0; i < width; ++i) {
+          g[i] = gain ? incoming[i] * gain[i] : incoming[i];
+          total += g[i];
+          along += g[i] * z[i];
+        }
+        const T mean_g = kind == NormKind::layer ? total / static_cast<T>(width) : T(0),
+                mean_gz = along / static_cast<T>(width);
+        const T scale = static_cast<T>(inverse);
+        T* to = dx.as<T>() + row * width;
+#pragma omp simd
+        for (std::int64_t i = 0; i < width; ++i) to[i] = (g[i] - mean_g - z[i] * mean_gz) * scale;
+      }
+    }
+    for (std::int64_t piece = 0; piece < pieces && !sums.empty(); ++piece) {
+      const T* weight_sum = sums.data() + piece * 2 * width;
+      for (std::int64_t i = 0; i < width; ++i) {
+        if (weighted) dweight.as<T>()[i] += weight_sum[i];
+        if (biased) dbias.as<T>()[i] += weight_sum[width + i];
+      }
+    }
+  });
+}
+
+}  // namespace needle

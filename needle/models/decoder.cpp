@@ -1,0 +1,163 @@
+#include "needle/models/decoder.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace needle {
+
+DecoderConfig DecoderConfig::resolved() const {
+  DecoderConfig full = *this;
+  if (full.key_value_heads == 0) full.key_value_heads = heads;
+  if (full.ffn == 0) full.ffn = 4 * width;
+  const auto positive = [](const char* name, std::int64_t value) {
+    require(value > 0, "decoder: ", name, " must be positive, got ", value);
+  };
+  positive("vocabulary", vocabulary);
+  positive("context", context);
+  positive("width", width);
+  positive("layers", layers);
+  positive("heads", heads);
+  positive("key-value-heads", full.key_value_heads);
+  positive("ffn", full.ffn);
+  require(width % heads == 0, "decoder: width ", width, " is not a multiple of ", heads, " heads");
+  require(heads % full.key_value_heads == 0, "decoder: ", heads, " heads are not a multiple of ",
+          full.key_value_heads, " key/value heads");
+  require(positions != Positions::rotary || (width / heads) % 2 == 0,
+          "decoder: rotary positions want an even head width, got ", width / heads);
+  require(positions != Positions::sinusoidal || width % 2 == 0,
+          "decoder: sinusoidal positions want an even width, got ", width);
+  require(window >= 0 && soft_cap >= 0, "decoder: window and soft cap must not be negative");
+  require(dropout >= 0 && dropout <= 1, "decoder: dropout must be in [0, 1], got ", dropout);
+  require(norm_epsilon > 0 && rotary_base > 1,
+          "decoder: norm epsilon must be positive and rotary base above 1");
+  return full;
+}
+
+std::int64_t DecoderConfig::parameter_count() const {
+  const DecoderConfig full = resolved();
+  const std::int64_t head_width = width / heads, key_columns = 2 * full.key_value_heads * head_width;
+  const bool layer = norm == NormKind::layer;
+  const auto map = [&](std::int64_t in, std::int64_t out) { return in * out + (bias ? out : 0); };
+  const std::int64_t norm_size = width * (layer && bias ? 2 : 1);
+  const std::int64_t inner =
+      (activation == Activation::gated ? 2 : 1) * map(width, full.ffn) + map(full.ffn, width);
+  const std::int64_t block = 2 * norm_size + map(width, width + key_columns) + map(width, width) + inner;
+  return vocabulary * width + (positions == Positions::learned ? context * width : 0) + layers * block +
+         (order == NormOrder::pre ? norm_size : 0) + (tied ? 0 : map(width, vocabulary));
+}
+
+namespace {
+
+Init init_of(const DecoderConfig& config, Generator& random, Device device, DType dtype) {
+  return {random, device, dtype, config.initialisation,
+          1 / std::sqrt(2.0 * static_cast<double>(config.layers))};
+}
+
+BlockConfig block_of(const DecoderConfig& config) {
+  BlockConfig block;
+  block.width = config.width;
+  block.heads = config.heads;
+  block.key_value_heads = config.key_value_heads;
+  block.ffn = config.ffn;
+  block.activation = config.activation;
+  block.bias = config.bias;
+  block.norm = config.norm;
+  block.order = config.order;
+  block.norm_epsilon = config.norm_epsilon;
+  block.dropout = config.dropout;
+  block.rotary = config.positions == Positions::rotary;
+  block.rotary_base = config.rotary_base;
+  block.causal = config.causal;
+  block.window = config.window;
+  block.soft_cap = config.soft_cap;
+  block.strict = config.strict;
+  return block;
+}
+
+}  // namespace
+
+Decoder::Decoder(const DecoderConfig& config, Generator& random, Device device, DType dtype)
+    : Decoder(config.resolved(), init_of(config, random, device, dtype)) {}
+
+Decoder::Decoder(const DecoderConfig& config, const Init& init)
+    : config_(config), token_embedding_(config.vocabulary, config.width, init), dropout_(config.dropout) {
+  if (config.positions == Positions::learned) position_embedding_.emplace(config.context, config.width, init);
+  if (config.positions == Positions::sinusoidal) {
+    sinusoidal_ = Tensor(sinusoidal_table(config.context, config.width, init.dtype, init.device));
+  }
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) blocks_.emplace_back(block_of(config), init);
+  if (config.order == NormOrder::pre)
+    norm_.emplace(config.norm, config.width, config.bias, init, config.norm_epsilon);
+  if (!config.tied) head_.emplace(config.width, config.vocabulary, config.bias, init);
+  state();  // so that every part knows its path
+}
+
+NDArray Decoder::positions_of(const SequenceInput& input, const Pass& pass) const {
+  if (input.positions.defined()) return input.positions;
+  const NDArray real = input.real.defined()
+                           ? input.real
+                           : NDArray::full(input.ids.shape(), 1, DType::boolean, input.ids.device());
+  return pass.past ? position_ids(real, pass.past->lengths()) : position_ids(real);
+}
+
+Tensor Decoder::embed(const SequenceInput& input, const Pass& pass) {
+  require(input.ids.defined() && input.ids.rank() == 2, "decoder: wants ids [batch, time]");
+  require(!input.real.defined() || input.real.shape() == input.ids.shape(),
+          "decoder: the mask must have the shape of the ids, ", input.ids.shape());
+  const Tensor tokens = token_embedding_.forward(input.ids);
+  if (config_.positions == Positions::rotary) return dropout_.forward(tokens, pass);
+  const NDArray positions = positions_of(input, pass);
+  if (positions.count() > 0) {
+    const double last = reduce(Max{}, positions).item();
+    require(last < static_cast<double>(config_.context), "decoder: position ", last,
+            " is past the context of ", config_.context, " positions");
+  }
+  const Tensor places =
+      position_embedding_ ? position_embedding_->forward(positions) : gather_rows(sinusoidal_, positions);
+  return dropout_.forward(tokens + places, pass);
+}
+
+Tensor Decoder::states(const Tensor& embedded, const SequenceInput& input, const Pass& pass) {
+  require(!pass.past || config_.causal,
+          "decoder: a cache holds only under a causal mask; this model is bidirectional");
+  PassPositions positions{input.real, {}};
+  if (config_.positions == Positions::rotary) positions.ids = positions_of(input, pass);
+  if (pass.past) pass.past->begin(input.ids.size(1), input.real);
+  Tensor x = embedded;
+  for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
+    x = blocks_[layer].forward(x, positions, pass, static_cast<int>(layer));
+  }
+  if (pass.past) pass.past->finish();
+  return norm_ ? norm_->forward(x) : x;
+}
+
+Tensor Decoder::head(const Tensor& states) {
+  return head_ ? head_->forward(states) : matmul(states, transpose(token_embedding_.weight));
+}
+
+Cache Decoder::empty_state(std::int64_t batch, std::int64_t longest) {
+  require(config_.causal, "decoder: a cache holds only under a causal mask; this model is bidirectional");
+  require(config_.positions == Positions::rotary || longest <= config_.context, "decoder: a cache of ",
+          longest, " positions was asked for, past the context of ", config_.context);
+  const NDArray& table = token_embedding_.weight.array();
+  return Cache(static_cast<int>(config_.layers), batch, config_.key_value_heads, longest,
+               config_.width / config_.heads, table.dtype(), table.device());
+}
+
+void Decoder::list(Parts& parts) {
+  parts("token_embedding", token_embedding_);
+  if (position_embedding_) parts("position_embedding", *position_embedding_);
+  parts("blocks", blocks_);
+  if (norm_) parts("norm", *norm_);
+  if (head_) parts("head", *head_);
+}
+
+Decoder Decoder::clone() {
+  Generator unused(0);
+  const NDArray& table = token_embedding_.weight.array();
+  Decoder copy(config_, unused, table.device(), table.dtype());
+  copy_state(*this, copy);
+  return copy;
+}
+
+}  // namespace needle

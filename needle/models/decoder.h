@@ -1,0 +1,75 @@
+// The decoder-only transformer; without its causal mask the same weights are an encoder (S08).
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "needle/models/sequence_model.h"
+
+namespace needle {
+
+/// Everything that defines a decoder; what is 0 follows from the rest.
+struct DecoderConfig {
+  std::int64_t vocabulary = 0;
+  std::int64_t context = 64;
+  std::int64_t width = 128;
+  std::int64_t layers = 4;
+  std::int64_t heads = 4;
+  std::int64_t key_value_heads = 0;  ///< 0: as many as heads
+  std::int64_t ffn = 0;              ///< 0: 4 width
+  Activation activation = Activation::gelu;
+  bool bias = true;
+  bool tied = true;  ///< head = token table transposed, without bias
+  NormKind norm = NormKind::layer;
+  NormOrder order = NormOrder::pre;
+  double norm_epsilon = 1e-5;
+  Positions positions = Positions::learned;
+  double rotary_base = 10000;
+  std::int64_t window = 0;
+  double soft_cap = 0;
+  double dropout = 0;
+  bool causal = true;
+  bool strict = false;  ///< a real query without any key is an Error; not saved
+  Initialisation initialisation = Initialisation::normal;
+
+  /// The config with every 0 filled in. Throws when sizes do not fit together.
+  DecoderConfig resolved() const;
+  /// How many numbers the parameters of such a decoder hold, by formula.
+  std::int64_t parameter_count() const;
+};
+
+void to_json(nlohmann::json& json, const DecoderConfig& config);
+/// Unknown names and impossible values are an Error.
+void from_json(const nlohmann::json& json, DecoderConfig& config);
+
+/// Token and position embedding, blocks, final norm (pre-norm only), head.
+class Decoder : public SequenceModel {
+ public:
+  /// `init.scheme` is taken from the config.
+  Decoder(const DecoderConfig& config, Generator& random, Device device = cpu(), DType dtype = DType::f32);
+
+  const DecoderConfig& config() const { return config_; }
+  Tensor embed(const SequenceInput& input, const Pass& pass) override;
+  Tensor states(const Tensor& embedded, const SequenceInput& input, const Pass& pass) override;
+  Tensor head(const Tensor& states) override;
+  Cache empty_state(std::int64_t batch, std::int64_t longest) override;
+  std::int64_t vocabulary_size() const override { return config_.vocabulary; }
+  std::int64_t context() const override { return config_.context; }
+  void list(Parts& parts) override;
+  /// An independent decoder with the same numbers.
+  Decoder clone();
+
+ private:
+  Decoder(const DecoderConfig& config, const Init& init);
+  NDArray positions_of(const SequenceInput& input, const Pass& pass) const;
+
+  DecoderConfig config_;
+  Embedding token_embedding_;
+  std::optional<Embedding> position_embedding_;
+  Tensor sinusoidal_;  // [context, width]: a constant, made anew rather than saved
+  Dropout dropout_;
+  std::vector<Block> blocks_;
+  std::optional<Norm> norm_;
+  std::optional<Linear> head_;
+};
+
+}  // namespace needle

@@ -1,0 +1,37 @@
+// The one interface of all sequence models.
+#pragma once
+
+#include "needle/nn/attention.h"
+
+namespace needle {
+
+/// A batch of sequences as a model reads it.
+struct SequenceInput {
+  NDArray ids;        ///< i64 [batch, time]
+  NDArray real;       ///< bool [batch, time]: true = a real token; none: all real
+  NDArray positions;  ///< i64 [batch, time]; none: counted from `real`
+};
+
+/// ids -> embedded -> states -> logits, in three steps: so that the boundary check differentiates from the
+/// embedded input, and generation projects only the last state.
+class SequenceModel : public Module {
+ public:
+  /// [batch, time, width].
+  virtual Tensor embed(const SequenceInput& input, const Pass& pass) = 0;
+  /// [batch, time, width] -> [batch, time, width].
+  virtual Tensor states(const Tensor& embedded, const SequenceInput& input, const Pass& pass) = 0;
+  /// [..., width] -> [..., vocabulary].
+  virtual Tensor head(const Tensor& states) = 0;
+  /// Room to remember `longest` positions of `batch` rows. An Error for models that cannot go on from a past.
+  virtual Cache empty_state(std::int64_t batch, std::int64_t longest) = 0;
+  virtual std::int64_t vocabulary_size() const = 0;
+  /// The most positions it can read; 0: no limit.
+  virtual std::int64_t context() const = 0;
+
+  /// Logits of all positions, [batch, time, vocabulary].
+  Tensor forward(const SequenceInput& input, const Pass& pass = {}) {
+    return head(states(embed(input, pass), input, pass));
+  }
+};
+
+}  // namespace needle

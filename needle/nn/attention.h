@@ -1,0 +1,64 @@
+// Multi-head self-attention, and the block that holds it.
+#pragma once
+
+#include "needle/nn/cache.h"
+#include "needle/nn/layers.h"
+#include "needle/nn/positions.h"
+
+namespace needle {
+
+/// Where the norms of a block stand: before each branch, or after its sum.
+enum class NormOrder { pre, post };
+
+/// Everything that shapes a block.
+struct BlockConfig {
+  std::int64_t width = 128;
+  std::int64_t heads = 4;
+  std::int64_t key_value_heads = 4;  ///< each serves heads / key_value_heads query heads
+  std::int64_t ffn = 512;            ///< inner width of the feed-forward layer
+  Activation activation = Activation::gelu;
+  bool bias = true;
+  NormKind norm = NormKind::layer;
+  NormOrder order = NormOrder::pre;
+  double norm_epsilon = 1e-5;
+  double dropout = 0;  ///< on the output of each branch
+  bool rotary = false;
+  double rotary_base = 10000;
+  bool causal = true;
+  std::int64_t window = 0;  ///< 0: none
+  double soft_cap = 0;      ///< 0: none
+  bool strict = false;      ///< a real query without any key is an Error
+};
+
+/// What the layers of a pass share about its positions.
+struct PassPositions {
+  NDArray real;  ///< bool [batch, time], or none: all real
+  NDArray ids;   ///< i64 [batch, time]: for rotary positions
+};
+
+/// Attention of a sequence over itself; qkv holds the columns query | key | value.
+struct MultiHeadAttention : Module {
+  MultiHeadAttention(const BlockConfig& block, const Init& init);
+  BlockConfig config;
+  Linear qkv, out;
+  /// x [batch, time, width] -> the same; with pass.past, new positions read the past of cache layer `layer`
+  /// as well.
+  Tensor forward(const Tensor& x, const PassPositions& positions, const Pass& pass, int layer) const;
+  void list(Parts& parts) override;
+};
+
+/// x + attention, then + feed-forward; norms before the branches, or after the sums (S20).
+struct Block : Module {
+  Block(const BlockConfig& block, const Init& init);
+  NormOrder order;
+  Norm norm1;
+  MultiHeadAttention attention;
+  Norm norm2;
+  FeedForward ffn;
+  Dropout dropout;
+  /// x [batch, time, width] -> the same.
+  Tensor forward(const Tensor& x, const PassPositions& positions, const Pass& pass, int layer) const;
+  void list(Parts& parts) override;
+};
+
+}  // namespace needle

@@ -1,0 +1,51 @@
+// The key/value cache: what attention layers keep of earlier positions, so that a step feeds only new tokens.
+#pragma once
+
+#include <vector>
+
+#include "needle/ndarray.h"
+
+namespace needle {
+
+/// Keys and values of one layer, [batch, key heads, longest, width], written in place.
+struct LayerCache {
+  NDArray key, value;
+};
+
+/// One LayerCache a layer, and which of the past positions hold real tokens. Valid only under a causal mask
+/// and fixed positions: what a position has read must never change (S38).
+class Cache {
+ public:
+  /// Room for `longest` positions of `batch` rows; allocated once.
+  Cache(int layers, std::int64_t batch, std::int64_t key_heads, std::int64_t longest, std::int64_t key_width,
+        DType dtype, Device device);
+
+  std::int64_t batch() const { return batch_; }
+  std::int64_t longest() const { return longest_; }
+  /// Positions held so far.
+  std::int64_t past() const { return past_; }
+  /// Real tokens of each row so far: the position id of its next token.
+  const std::vector<std::int64_t>& lengths() const { return lengths_; }
+  /// Bytes of all layers: 2 batch layers longest key-heads width size (S36).
+  std::size_t bytes() const;
+
+  /// Announces `time` new positions with `real` (bool [batch, time], or none: all real). Throws past the end.
+  void begin(std::int64_t time, const NDArray& real);
+  /// Writes new keys and values [batch, key heads, time, width] of a layer behind the past, and gives all so
+  /// far.
+  LayerCache extend(int layer, const NDArray& key, const NDArray& value);
+  /// Which keys are real, bool [batch, past + new positions]; none when all are.
+  const NDArray& key_mask() const { return key_mask_; }
+  /// Ends the pass: the new positions are past.
+  void finish();
+
+ private:
+  std::int64_t batch_, longest_, past_ = 0, time_ = 0;
+  std::vector<LayerCache> layers_;
+  std::vector<std::uint8_t> real_;  // [batch, longest]
+  std::vector<std::int64_t> lengths_;
+  NDArray key_mask_;
+  Device device_;
+};
+
+}  // namespace needle

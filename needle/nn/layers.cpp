@@ -1,0 +1,112 @@
+#include "needle/nn/layers.h"
+
+#include <cmath>
+
+namespace needle {
+
+namespace {
+
+Tensor trained(NDArray array) { return Tensor(std::move(array), true); }
+
+NDArray normal(const Shape& shape, double deviation, const Init& init) {
+  return NDArray::random({Distribution::Kind::normal, 0, deviation}, shape, init.random, init.dtype,
+                         init.device);
+}
+
+NDArray uniform(const Shape& shape, double bound, const Init& init) {
+  return NDArray::random({Distribution::Kind::uniform, -bound, bound}, shape, init.random, init.dtype,
+                         init.device);
+}
+
+constexpr double kDeviation = 0.02;
+
+}  // namespace
+
+Linear::Linear(std::int64_t in, std::int64_t out, bool with_bias, const Init& init, bool residual) {
+  require(in > 0 && out > 0, "linear: sizes must be positive, got ", in, " and ", out);
+  if (init.scheme == Initialisation::normal) {
+    weight = trained(normal({in, out}, kDeviation * (residual ? init.residual_scale : 1), init));
+    if (with_bias) bias = trained(NDArray::zeros({out}, init.dtype, init.device));
+  } else {
+    const double bound = 1 / std::sqrt(static_cast<double>(in));
+    weight = trained(uniform({in, out}, bound, init));
+    if (with_bias) bias = trained(uniform({out}, bound, init));
+  }
+}
+
+Tensor Linear::forward(const Tensor& x) const {
+  const Scope scope(*this);
+  return linear(x, weight, bias);
+}
+
+void Linear::list(Parts& parts) {
+  parts("weight", weight);
+  parts("bias", bias);
+}
+
+Embedding::Embedding(std::int64_t rows, std::int64_t width, const Init& init)
+    : weight(trained(normal({rows, width}, init.scheme == Initialisation::normal ? kDeviation : 1, init))) {}
+
+Tensor Embedding::forward(const NDArray& ids) const {
+  const Scope scope(*this);
+  return gather_rows(weight, ids);
+}
+
+void Embedding::list(Parts& parts) { parts("weight", weight); }
+
+Norm::Norm(NormKind which, std::int64_t width, bool with_bias, const Init& init, double small)
+    : kind(which), epsilon(small), weight(trained(NDArray::ones({width}, init.dtype, init.device))) {
+  if (with_bias && which == NormKind::layer) bias = trained(NDArray::zeros({width}, init.dtype, init.device));
+}
+
+Tensor Norm::forward(const Tensor& x) const {
+  const Scope scope(*this);
+  return kind == NormKind::layer ? layer_norm(x, weight, bias, epsilon) : rms_norm(x, weight, epsilon);
+}
+
+void Norm::list(Parts& parts) {
+  parts("weight", weight);
+  parts("bias", bias);
+}
+
+Dropout::Dropout(double chance) : p(chance) {
+  require(p >= 0 && p <= 1, "dropout: the chance must be in [0, 1], got ", p);
+}
+
+Tensor Dropout::forward(const Tensor& x, const Pass& pass) const {
+  if (!pass.training || p == 0) return x;
+  require(pass.random != nullptr, "dropout: a training pass needs a random generator");
+  const Scope scope(*this);
+  return dropout(x, p, *pass.random);
+}
+
+FeedForward::FeedForward(std::int64_t width, std::int64_t inner, Activation with, bool with_bias,
+                         const Init& init)
+    : activation(with),
+      gate(with == Activation::gated ? std::optional<Linear>(std::in_place, width, inner, with_bias, init)
+                                     : std::nullopt),
+      up(width, inner, with_bias, init),
+      down(inner, width, with_bias, init, true) {}
+
+Tensor FeedForward::forward(const Tensor& x) const {
+  const Scope scope(*this);
+  switch (activation) {
+    case Activation::relu:
+      return down.forward(relu(up.forward(x)));
+    case Activation::gelu:
+      return down.forward(gelu(up.forward(x)));
+    case Activation::gelu_tanh:
+      return down.forward(gelu(up.forward(x), GeluForm::tanh));
+    case Activation::gated:
+      break;
+  }
+  return down.forward(silu(gate->forward(x)) * up.forward(x));
+}
+
+void FeedForward::list(Parts& parts) {
+  if (gate) parts("gate", *gate);
+  parts("up", up);
+  parts("down", down);
+}
+
+}  // namespace needle

@@ -1,0 +1,82 @@
+// The small layers: linear map, embedding, norms, dropout, feed-forward.
+#pragma once
+
+#include <optional>
+
+#include "needle/nn/module.h"
+#include "needle/ops/ops.h"
+
+namespace needle {
+
+class Cache;
+
+/// What forward() takes where it matters.
+struct Pass {
+  bool training = false;        ///< dropout is on
+  Generator* random = nullptr;  ///< what dropout draws from
+  Cache* past = nullptr;        ///< keys and values of earlier positions, extended by the pass
+};
+
+/// y = x W + b over the last axis: weight [in, out], bias [out] or none.
+struct Linear : Module {
+  /// `residual`: its output is added to the residual stream, so that its weights begin smaller.
+  Linear(std::int64_t in, std::int64_t out, bool with_bias, const Init& init, bool residual = false);
+  Tensor weight, bias;
+  Tensor forward(const Tensor& x) const;
+  void list(Parts& parts) override;
+};
+
+/// One row of weight [rows, width] an id.
+struct Embedding : Module {
+  Embedding(std::int64_t rows, std::int64_t width, const Init& init);
+  Tensor weight;
+  /// ids [...] -> [..., width].
+  Tensor forward(const NDArray& ids) const;
+  void list(Parts& parts) override;
+};
+
+/// Layer norm or RMS norm over the last axis; weight and bias [width], RMS norm without bias.
+struct Norm : Module {
+  Norm(NormKind which, std::int64_t width, bool with_bias, const Init& init, double small = 1e-5);
+  NormKind kind;
+  double epsilon;
+  Tensor weight, bias;
+  Tensor forward(const Tensor& x) const;
+  void list(Parts& parts) override;
+};
+
+/// Layer norm (Ba et al. 2016).
+struct LayerNorm : Norm {
+  LayerNorm(std::int64_t width, const Init& init, double small = 1e-5)
+      : Norm(NormKind::layer, width, true, init, small) {}
+};
+
+/// RMS norm (Zhang and Sennrich 2019).
+struct RMSNorm : Norm {
+  RMSNorm(std::int64_t width, const Init& init, double small = 1e-5)
+      : Norm(NormKind::rms, width, false, init, small) {}
+};
+
+/// Zeroes elements with chance p while training; the identity otherwise.
+struct Dropout : Module {
+  explicit Dropout(double chance);
+  double p;
+  Tensor forward(const Tensor& x, const Pass& pass) const;
+  void list(Parts&) override {}
+};
+
+/// What stands between the two maps of a feed-forward layer. `gated` is silu(x gate) times x up (Shazeer
+/// 2020).
+enum class Activation { relu, gelu, gelu_tanh, gated };
+
+/// Expansion, activation, contraction, at each position alone: [..., width] -> [..., width].
+struct FeedForward : Module {
+  FeedForward(std::int64_t width, std::int64_t inner, Activation with, bool with_bias, const Init& init);
+  Activation activation;
+  std::optional<Linear> gate;  ///< only when gated
+  Linear up, down;
+  Tensor forward(const Tensor& x) const;
+  void list(Parts& parts) override;
+};
+
+}  // namespace needle
