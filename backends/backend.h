@@ -81,6 +81,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string name() const = 0;
+  /// What computes its products, for reports.
+  virtual std::string description() const = 0;
 
   // Memory, through a caching pool.
   virtual void* allocate(std::size_t bytes) = 0;
@@ -146,8 +148,8 @@ class Backend {
   virtual void cross_entropy(const CrossEntropySettings& settings, const View& logits, const View& labels,
                              const View& losses) = 0;
   /// dlogits, given the gradient of each row's loss (any stride); dlogits may be logits.
-  virtual void cross_entropy_gradient(const CrossEntropySettings& settings, const View& logits, const View& labels,
-                                      const View& dlosses, const View& dlogits) = 0;
+  virtual void cross_entropy_gradient(const CrossEntropySettings& settings, const View& logits,
+                                      const View& labels, const View& dlosses, const View& dlogits) = 0;
   virtual void attention(const AttentionSettings& settings, const AttentionArrays& arrays) = 0;
   virtual void attention_gradient(const AttentionSettings& settings, const AttentionArrays& arrays,
                                   const AttentionGradients& gradients) = 0;

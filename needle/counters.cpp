@@ -37,7 +37,7 @@ double OperationCounter::forward(const std::string& op) const {
 }
 
 double OperationCounter::forward_products() const {
-  return forward("matmul") + forward("linear") + forward("attention");
+  return forward("matmul") + forward("matmul_transposed") + forward("linear") + forward("attention");
 }
 
 std::uint64_t OperationCounter::calls(const std::string& op) const {

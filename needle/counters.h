@@ -24,7 +24,7 @@ class OperationCounter final : public Observer {
   void after(const OpEvent& event) override;
   /// Operations of the ops of that name in the forward pass.
   double forward(const std::string& op) const;
-  /// Operations of the forward pass's products: matmul, linear and attention.
+  /// Operations of the forward pass's products: matmul, matmul_transposed, linear and attention.
   double forward_products() const;
   std::uint64_t calls(const std::string& op) const;
 

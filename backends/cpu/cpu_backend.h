@@ -11,6 +11,7 @@ class CpuBackend final : public Backend {
  public:
   CpuBackend();
   std::string name() const override;
+  std::string description() const override;
   void* allocate(std::size_t bytes) override;
   void release(void* data, std::size_t bytes) override;
   MemoryStats memory_stats() const override;

@@ -1,4 +1,6 @@
 // Host memory.
+#include <cblas.h>
+
 #include <cstdlib>
 #include <cstring>
 
@@ -17,7 +19,12 @@ CpuBackend::CpuBackend()
           [](std::size_t bytes) {
             return std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
           },
-          [](void* block) { std::free(block); }) {}
+          [](void* block) { std::free(block); }) {
+  constexpr int kOpenMp = 2;
+  require(openblas_get_parallel() == kOpenMp,
+          "cpu: OpenBLAS must be its OpenMP build, so that all threads are one pool; this one is ",
+          openblas_get_config());
+}
 
 std::string CpuBackend::name() const { return "cpu"; }
 void* CpuBackend::allocate(std::size_t bytes) { return pool_.allocate(bytes); }

@@ -132,7 +132,7 @@ Tensor Decoder::states(const Tensor& embedded, const SequenceInput& input, const
 }
 
 Tensor Decoder::head(const Tensor& states) {
-  return head_ ? head_->forward(states) : matmul(states, transpose(token_embedding_.weight));
+  return head_ ? head_->forward(states) : matmul_transposed(states, token_embedding_.weight);
 }
 
 Cache Decoder::empty_state(std::int64_t batch, std::int64_t longest) {

@@ -52,6 +52,27 @@ struct MatmulOp final : Op {
   }
 };
 
+/// x [rows, k], table [m, k].
+struct MatmulTransposedOp final : Op {
+  const char* name() const override { return "matmul_transposed"; }
+  Reads reads() const override { return {3, 0}; }
+  NDArrays compute(const NDArrays& inputs) override { return {matmul(inputs[0], inputs[1].transpose())}; }
+
+  Tensors gradient(const Tensors& g, const Saved& saved, const Needs& needs) override {
+    return {needs[0] ? matmul(g[0], saved.input(1)) : Tensor(),
+            needs[1] ? matmul(transpose(g[0]), saved.input(0)) : Tensor()};
+  }
+
+  void add_gradient(NDArrays g, const Saved& saved, GradientSums& into) override {
+    add_product(into, 0, saved.input_shape(0), g[0], saved.input_array(1));
+    add_product(into, 1, saved.input_shape(1), g[0].transpose(), saved.input_array(0));
+  }
+
+  double operations(std::span<const NDArray> inputs, std::span<const NDArray> outputs) const override {
+    return product_operations(inputs, outputs);
+  }
+};
+
 /// x [rows, in], weight [in, out], bias [out]: the bias is laid down first and the product added onto it.
 struct LinearOp final : FusedOp {
   const char* name() const override { return "linear"; }
@@ -89,13 +110,20 @@ Tensor as_rows(const Tensor& x) {
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
   const Shape shape = matmul_shape(a.shape(), b.shape());
-  require_same_dtype("matmul", a.array(), b.array());
-  require(is_floating(a.dtype()), "matmul: wants a floating type, got ", name_of(a.dtype()));
   if (b.rank() == 1) return reshape(matmul(a, unsqueeze(b, 1)), shape);
   if (a.rank() == 1) return reshape(matmul(unsqueeze(a, 0), b), shape);
   // A matrix that meets a batch meets all its rows in one product, and so does its gradient.
   if (a.rank() > 2 && b.rank() == 2) return reshape(apply_op<MatmulOp>({as_rows(a), b}), shape);
   return apply_op<MatmulOp>({a, b});
+}
+
+Tensor matmul_transposed(const Tensor& x, const Tensor& table) {
+  require(x.rank() > 0 && table.rank() == 2 && x.size(-1) == table.size(1),
+          "matmul_transposed: wants [..., k] x [m, k], got ", x.shape(), " x ", table.shape());
+  require_same_dtype("matmul_transposed", x.array(), table.array());
+  Shape shape = x.shape();
+  shape[shape.rank() - 1] = table.size(0);
+  return reshape(apply_op<MatmulTransposedOp>({as_rows(x), table}), shape);
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {

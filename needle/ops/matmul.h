@@ -8,6 +8,9 @@ namespace needle {
 /// [..., n, k] x [..., k, m] -> [..., n, m]; batch axes broadcast, a vector on either side loses its axis
 /// again. Transposed operands cost no copy. An inner size of 0 gives zeros.
 Tensor matmul(const Tensor& a, const Tensor& b);
+/// x table^T: x [..., k], table [m, k] -> [..., m]: a head that is tied to an embedding. The gradient of the
+/// table comes as it lies.
+Tensor matmul_transposed(const Tensor& x, const Tensor& table);
 /// x W + b over the last axis: x [..., in], weight [in, out], bias [out] or undefined.
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
 
