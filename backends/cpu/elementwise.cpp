@@ -4,6 +4,7 @@
 
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/loops.h"
+#include "backends/cpu/scratch.h"
 
 namespace needle {
 
@@ -27,17 +28,42 @@ To converted(From x) {
   }
 }
 
-/// Whether a functor makes sense on whole numbers.
-template <class F>
+/// Whether a functor makes sense on whole numbers of type T.
+template <class F, class T>
 inline constexpr bool works_on_integers =
-    std::is_same_v<F, Negate> || std::is_same_v<F, Abs> || std::is_same_v<F, Sign> ||
-    std::is_same_v<F, AddScalar> || std::is_same_v<F, MultiplyScalar> || std::is_same_v<F, Add> ||
-    std::is_same_v<F, Subtract> || std::is_same_v<F, Multiply> || std::is_same_v<F, Divide> ||
-    std::is_same_v<F, Maximum> || std::is_same_v<F, Minimum>;
+    !std::is_same_v<T, bool> &&
+    (std::is_same_v<F, Negate> || std::is_same_v<F, Abs> || std::is_same_v<F, Sign> ||
+     std::is_same_v<F, AddScalar> || std::is_same_v<F, MultiplyScalar> || std::is_same_v<F, Add> ||
+     std::is_same_v<F, Subtract> || std::is_same_v<F, Multiply> || std::is_same_v<F, Divide> ||
+     std::is_same_v<F, Maximum> || std::is_same_v<F, Minimum>);
+
+/// The 16-bit formats are storage: they are widened to float32 and rounded again.
+bool is_half(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
+
+/// dispatch() over the types that are computed in.
+template <class F>
+void dispatch_wide(DType dtype, const F& function) {
+  switch (dtype) {
+    case DType::f64:
+      return function(TypeTag<double>{});
+    case DType::i32:
+      return function(TypeTag<std::int32_t>{});
+    case DType::i64:
+      return function(TypeTag<std::int64_t>{});
+    case DType::boolean:
+      return function(TypeTag<bool>{});
+    default:
+      return function(TypeTag<float>{});
+  }
+}
+
+std::size_t count_of(const View& x) { return static_cast<std::size_t>(x.count()); }
+View compact_view(const Scratch<float>& memory, const Shape& shape) {
+  return {memory.data(), DType::f32, shape, compact_strides(shape)};
+}
 
 template <class T, class F>
 void unary_typed(F f, const View& x, const View& y) {
-  using A = Arithmetic<T>;
   const StridedLoop<2> loop({x, y});
   const bool contiguous = loop.contiguous();
   const auto strides = loop.inner_strides;
@@ -46,17 +72,15 @@ void unary_typed(F f, const View& x, const View& y) {
     T* to = y.as<T>() + offsets[1];
     if (contiguous) {
 #pragma omp simd
-      for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<T>(f(static_cast<A>(from[i])));
+      for (std::int64_t i = 0; i < count; ++i) to[i] = f(from[i]);
     } else {
-      for (std::int64_t i = 0; i < count; ++i)
-        to[i * strides[1]] = static_cast<T>(f(static_cast<A>(from[i * strides[0]])));
+      for (std::int64_t i = 0; i < count; ++i) to[i * strides[1]] = f(from[i * strides[0]]);
     }
   });
 }
 
 template <class T, class Y, class F>
 void binary_typed(F f, const View& a, const View& b, const View& y) {
-  using A = Arithmetic<T>;
   const StridedLoop<3> loop({a, b, y});
   const bool contiguous = loop.contiguous();
   const auto strides = loop.inner_strides;
@@ -66,16 +90,14 @@ void binary_typed(F f, const View& a, const View& b, const View& y) {
     Y* to = y.as<Y>() + offsets[2];
     if (contiguous) {
 #pragma omp simd
-      for (std::int64_t i = 0; i < count; ++i)
-        to[i] = static_cast<Y>(f(static_cast<A>(left[i]), static_cast<A>(right[i])));
+      for (std::int64_t i = 0; i < count; ++i) to[i] = f(left[i], right[i]);
     } else if (b_constant) {
-      const A constant = static_cast<A>(right[0]);
+      const T constant = right[0];
 #pragma omp simd
-      for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<Y>(f(static_cast<A>(left[i]), constant));
+      for (std::int64_t i = 0; i < count; ++i) to[i] = f(left[i], constant);
     } else {
       for (std::int64_t i = 0; i < count; ++i) {
-        to[i * strides[2]] =
-            static_cast<Y>(f(static_cast<A>(left[i * strides[0]]), static_cast<A>(right[i * strides[1]])));
+        to[i * strides[2]] = f(left[i * strides[0]], right[i * strides[1]]);
       }
     }
   });
@@ -167,12 +189,18 @@ void CpuBackend::arange(double start, double step, const View& y) {
 }
 
 void CpuBackend::unary(const UnaryOp& op, const View& x, const View& y) {
+  if (is_half(x.dtype)) {
+    const Scratch<float> from(pool_, count_of(x)), to(pool_, count_of(x));
+    const View wide_x = compact_view(from, x.shape), wide_y = compact_view(to, x.shape);
+    copy(x, wide_x);
+    unary(op, wide_x, wide_y);
+    return copy(wide_y, y);
+  }
   std::visit(
       [&](auto f) {
-        using F = decltype(f);
-        dispatch(x.dtype, [&](auto tag) {
+        dispatch_wide(x.dtype, [&](auto tag) {
           using T = typename decltype(tag)::type;
-          if constexpr (!std::is_integral_v<T> || (works_on_integers<F> && !std::is_same_v<T, bool>))
+          if constexpr (std::is_floating_point_v<T> || works_on_integers<decltype(f), T>)
             unary_typed<T>(f, x, y);
           else
             fail("elementwise: this function is not defined for ", name_of(x.dtype));
@@ -182,14 +210,23 @@ void CpuBackend::unary(const UnaryOp& op, const View& x, const View& y) {
 }
 
 void CpuBackend::binary(const BinaryOp& op, const View& a, const View& b, const View& y) {
+  if (is_half(a.dtype)) {
+    const Scratch<float> left(pool_, count_of(y)), right(pool_, count_of(y));
+    const View wide_a = compact_view(left, y.shape), wide_b = compact_view(right, y.shape);
+    copy(a, wide_a);
+    copy(b, wide_b);
+    if (compares(op)) return binary(op, wide_a, wide_b, y);
+    binary(op, wide_a, wide_b, wide_a);
+    return copy(wide_a, y);
+  }
   std::visit(
       [&](auto f) {
         using F = decltype(f);
-        dispatch(a.dtype, [&](auto tag) {
+        dispatch_wide(a.dtype, [&](auto tag) {
           using T = typename decltype(tag)::type;
           if constexpr (is_comparison<F>) {
             binary_typed<T, bool>(f, a, b, y);
-          } else if constexpr (!std::is_integral_v<T> || (works_on_integers<F> && !std::is_same_v<T, bool>)) {
+          } else if constexpr (std::is_floating_point_v<T> || works_on_integers<F, T>) {
             if constexpr (std::is_integral_v<T> && std::is_same_v<F, Divide>) require_no_zero<T>(b);
             binary_typed<T, T>(f, a, b, y);
           } else {
