@@ -15,7 +15,7 @@ int main(int count, char** arguments) {
     return "error: " + std::string(error.what()) + "; see --help\n";
   });
   needle::Outcome outcome;
-  needle::add_gradcheck(program, outcome);
+  needle::add_train(program, outcome);
   try {
     program.parse(count, arguments);
   } catch (const CLI::ParseError& error) {

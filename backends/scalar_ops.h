@@ -15,54 +15,63 @@ namespace needle {
 // --- one operand ---------------------------------------------------------------------------------------
 
 struct Negate {
+  static constexpr const char* kName = "negate";
   template <class T>
   HOST_DEVICE T operator()(T x) const {
     return -x;
   }
 };
 struct Exp {
+  static constexpr const char* kName = "exp";
   template <class T>
   HOST_DEVICE T operator()(T x) const {
     return math::exp(x);
   }
 };
 struct Log {
+  static constexpr const char* kName = "log";
   template <class T>
   HOST_DEVICE T operator()(T x) const {
     return math::log(x);
   }
 };
 struct Sqrt {
+  static constexpr const char* kName = "sqrt";
   template <class T>
   HOST_DEVICE T operator()(T x) const {
     return std::sqrt(x);
   }
 };
 struct Tanh {
+  static constexpr const char* kName = "tanh";
   template <class T>
   HOST_DEVICE T operator()(T x) const {
     return math::tanh(x);
   }
 };
 struct Sin {
+  static constexpr const char* kName = "sin";
   template <class T>
   HOST_DEVICE T operator()(T x) const {
     return std::sin(x);
   }
 };
 struct Cos {
+  static constexpr const char* kName = "cos";
   template <class T>
   HOST_DEVICE T operator()(T x) const {
     return std::cos(x);
   }
 };
 struct Erf {
+  static constexpr const char* kName = "erf";
   template <class T>
   HOST_DEVICE T operator()(T x) const {
     return math::erf(x);
   }
 };
 struct Sigmoid {
+  static constexpr const char* kName = "sigmoid";
   template <class T>
   HOST_DEVICE T operator()(T x) const {
     return math::sigmoid(x);
@@ -70,12 +79,14 @@ struct Sigmoid {
 };
 /// max(x, 0); NaN stays NaN.
 struct Relu {
+  static constexpr const char* kName = "relu";
   template <class T>
   HOST_DEVICE T operator()(T x) const {
     return x < T(0) ? T(0) : x;
   }
 };
 struct Abs {
+  static constexpr const char* kName = "abs";
   template <class T>
   HOST_DEVICE T operator()(T x) const {
     return x < T(0) ? -x : (x == T(0) ? T(0) : x);
@@ -83,12 +94,14 @@ struct Abs {
 };
 /// -1, 0 or 1; NaN stays NaN.
 struct Sign {
+  static constexpr const char* kName = "sign";
   template <class T>
   HOST_DEVICE T operator()(T x) const {
     return x > T(0) ? T(1) : (x < T(0) ? T(-1) : x);
   }
 };
 struct Silu {
+  static constexpr const char* kName = "silu";
   template <class T>
   HOST_DEVICE T operator()(T x) const {
     return x * math::sigmoid(x);
@@ -96,6 +109,7 @@ struct Silu {
 };
 /// log(1 + exp(x)), without overflow.
 struct Softplus {
+  static constexpr const char* kName = "softplus";
   template <class T>
   HOST_DEVICE T operator()(T x) const {
     return (x > T(0) ? x : (x == x ? T(0) : x)) + math::log1p_unit(math::exp(x > T(0) ? -x : x));
@@ -103,6 +117,7 @@ struct Softplus {
 };
 /// x times the standard normal distribution function (Hendrycks and Gimpel 2016, section 2).
 struct Gelu {
+  static constexpr const char* kName = "gelu";
   template <class T>
   HOST_DEVICE T operator()(T x) const {
     return x * math::normal_cdf(x);
@@ -110,6 +125,7 @@ struct Gelu {
 };
 /// The tanh approximation of Gelu (the same paper): x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
 struct GeluTanh {
+  static constexpr const char* kName = "gelu_tanh";
   template <class T>
   HOST_DEVICE T operator()(T x) const {
     const T inner = T(0.7978845608028653559) * (x + T(0.044715) * x * x * x);
@@ -118,6 +134,7 @@ struct GeluTanh {
 };
 /// x limited to [low, high]; NaN stays NaN.
 struct Clamp {
+  static constexpr const char* kName = "clamp";
   double low, high;
   template <class T>
   HOST_DEVICE T operator()(T x) const {
@@ -125,6 +142,7 @@ struct Clamp {
   }
 };
 struct AddScalar {
+  static constexpr const char* kName = "add_scalar";
   double value;
   template <class T>
   HOST_DEVICE T operator()(T x) const {
@@ -132,6 +150,7 @@ struct AddScalar {
   }
 };
 struct MultiplyScalar {
+  static constexpr const char* kName = "multiply_scalar";
   double value;
   template <class T>
   HOST_DEVICE T operator()(T x) const {
@@ -139,6 +158,7 @@ struct MultiplyScalar {
   }
 };
 struct PowerScalar {
+  static constexpr const char* kName = "power_scalar";
   double exponent;
   template <class T>
   HOST_DEVICE T operator()(T x) const {
@@ -153,30 +173,35 @@ using UnaryOp = std::variant<Negate, Exp, Log, Sqrt, Tanh, Sin, Cos, Erf, Sigmoi
 // --- two operands --------------------------------------------------------------------------------------
 
 struct Add {
+  static constexpr const char* kName = "add";
   template <class T>
   HOST_DEVICE T operator()(T a, T b) const {
     return a + b;
   }
 };
 struct Subtract {
+  static constexpr const char* kName = "subtract";
   template <class T>
   HOST_DEVICE T operator()(T a, T b) const {
     return a - b;
   }
 };
 struct Multiply {
+  static constexpr const char* kName = "multiply";
   template <class T>
   HOST_DEVICE T operator()(T a, T b) const {
     return a * b;
   }
 };
 struct Divide {
+  static constexpr const char* kName = "divide";
   template <class T>
   HOST_DEVICE T operator()(T a, T b) const {
     return a / b;
   }
 };
 struct Power {
+  static constexpr const char* kName = "power";
   template <class T>
   HOST_DEVICE T operator()(T a, T b) const {
     return std::pow(a, b);
@@ -184,6 +209,7 @@ struct Power {
 };
 /// The larger; NaN if either is NaN.
 struct Maximum {
+  static constexpr const char* kName = "maximum";
   template <class T>
   HOST_DEVICE T operator()(T a, T b) const {
     return a > b || a != a ? a : b;
@@ -191,6 +217,7 @@ struct Maximum {
 };
 /// The smaller; NaN if either is NaN.
 struct Minimum {
+  static constexpr const char* kName = "minimum";
   template <class T>
   HOST_DEVICE T operator()(T a, T b) const {
     return a < b || a != a ? a : b;
@@ -200,6 +227,7 @@ struct Minimum {
 /// A gradient times a local derivative: where nothing arrives (0), nothing passes on, even if the derivative
 /// is infinite.
 struct GradientProduct {
+  static constexpr const char* kName = "gradient_product";
   template <class T>
   HOST_DEVICE T operator()(T g, T derivative) const {
     return g == T(0) ? T(0) : g * derivative;
@@ -208,24 +236,28 @@ struct GradientProduct {
 
 // Gradients in one pass: the operands are what the derivative reads and the incoming gradient.
 struct ReluGradient {
+  static constexpr const char* kName = "relu_gradient";
   template <class T>
   HOST_DEVICE T operator()(T x, T g) const {
     return x > T(0) ? g : T(0);
   }
 };
 struct TanhGradient {
+  static constexpr const char* kName = "tanh_gradient";
   template <class T>
   HOST_DEVICE T operator()(T y, T g) const {
     return g * (T(1) - y * y);
   }
 };
 struct SigmoidGradient {
+  static constexpr const char* kName = "sigmoid_gradient";
   template <class T>
   HOST_DEVICE T operator()(T y, T g) const {
     return g * y * (T(1) - y);
   }
 };
 struct SiluGradient {
+  static constexpr const char* kName = "silu_gradient";
   template <class T>
   HOST_DEVICE T operator()(T x, T g) const {
     const T s = math::sigmoid(x);
@@ -233,6 +265,7 @@ struct SiluGradient {
   }
 };
 struct GeluGradient {
+  static constexpr const char* kName = "gelu_gradient";
   template <class T>
   HOST_DEVICE T operator()(T x, T g) const {
     const T density = T(0.3989422804014326779) * math::exp(T(-0.5) * x * x);
@@ -240,6 +273,7 @@ struct GeluGradient {
   }
 };
 struct GeluTanhGradient {
+  static constexpr const char* kName = "gelu_tanh_gradient";
   template <class T>
   HOST_DEVICE T operator()(T x, T g) const {
     const T t = math::tanh(T(0.7978845608028653559) * (x + T(0.044715) * x * x * x));
@@ -250,36 +284,42 @@ struct GeluTanhGradient {
 
 // Comparisons and logic: the result is a boolean array. NaN compares false, except for NotEqual.
 struct Equal {
+  static constexpr const char* kName = "equal";
   template <class T>
   HOST_DEVICE bool operator()(T a, T b) const {
     return a == b;
   }
 };
 struct NotEqual {
+  static constexpr const char* kName = "not_equal";
   template <class T>
   HOST_DEVICE bool operator()(T a, T b) const {
     return a != b;
   }
 };
 struct Less {
+  static constexpr const char* kName = "less";
   template <class T>
   HOST_DEVICE bool operator()(T a, T b) const {
     return a < b;
   }
 };
 struct LessEqual {
+  static constexpr const char* kName = "less_equal";
   template <class T>
   HOST_DEVICE bool operator()(T a, T b) const {
     return a <= b;
   }
 };
 struct Greater {
+  static constexpr const char* kName = "greater";
   template <class T>
   HOST_DEVICE bool operator()(T a, T b) const {
     return a > b;
   }
 };
 struct GreaterEqual {
+  static constexpr const char* kName = "greater_equal";
   template <class T>
   HOST_DEVICE bool operator()(T a, T b) const {
     return a >= b;
@@ -338,5 +378,11 @@ struct Min {
 };
 
 using ReduceOp = std::variant<Sum, Max, Min>;
+
+/// The name of the functor that a variant of them holds.
+template <class... Functors>
+const char* name_of(const std::variant<Functors...>& op) {
+  return std::visit([](auto f) { return decltype(f)::kName; }, op);
+}
 
 }  // namespace needle

@@ -1,119 +1,116 @@
 // Elementwise kernels.
 #include <cmath>
-#include <cstring>
 
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/loops.h"
-#include "backends/cpu/scratch.h"
+#include "backends/cpu/staging.h"
 
 namespace needle {
 
 namespace {
 
-/// x as a To; out-of-range numbers and NaN become the nearest whole number there is, or 0.
-template <class To, class From>
-To converted(From x) {
-  using Source = Arithmetic<From>;
-  const Source value = static_cast<Source>(x);
-  if constexpr (std::is_same_v<To, bool>) {
-    return value != Source(0);
-  } else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<Source>) {
-    if (!(value == value)) return 0;
-    constexpr Source kLimit = static_cast<Source>(std::numeric_limits<To>::max());
-    if (value >= kLimit) return std::numeric_limits<To>::max();
-    if (value <= -kLimit) return std::numeric_limits<To>::lowest();
-    return static_cast<To>(value);
-  } else {
-    return static_cast<To>(static_cast<Arithmetic<To>>(value));
-  }
+template <class F, class... Functors>
+inline constexpr bool is_one_of = (std::is_same_v<F, Functors> || ...);
+
+/// Whether a functor makes sense on elements that are computed as T.
+template <class F, class T>
+constexpr bool is_defined() {
+  if (std::is_floating_point_v<T>) return true;
+  if (std::is_same_v<T, bool>) return is_one_of<F, Equal, NotEqual>;
+  return is_one_of<F, Negate, Abs, Sign, AddScalar, MultiplyScalar, Add, Subtract, Multiply, Divide, Maximum,
+                   Minimum, Equal, NotEqual, Less, LessEqual, Greater, GreaterEqual>;
 }
 
-/// Whether a functor makes sense on whole numbers of type T.
-template <class F, class T>
-inline constexpr bool works_on_integers =
-    !std::is_same_v<T, bool> &&
-    (std::is_same_v<F, Negate> || std::is_same_v<F, Abs> || std::is_same_v<F, Sign> ||
-     std::is_same_v<F, AddScalar> || std::is_same_v<F, MultiplyScalar> || std::is_same_v<F, Add> ||
-     std::is_same_v<F, Subtract> || std::is_same_v<F, Multiply> || std::is_same_v<F, Divide> ||
-     std::is_same_v<F, Maximum> || std::is_same_v<F, Minimum>);
+template <class T, class Op>
+void require_defined(const Op& op, DType dtype) {
+  require(std::visit([](auto f) { return is_defined<decltype(f), T>(); }, op), name_of(op),
+          ": not defined for ", name_of(dtype));
+}
 
-/// The 16-bit formats are storage: they are widened to float32 and rounded again.
-bool is_half(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
-
-/// dispatch() over the types that are computed in.
+/// dispatch() over the types that are computed in; the 16-bit formats count as float.
 template <class F>
 void dispatch_wide(DType dtype, const F& function) {
-  switch (dtype) {
-    case DType::f64:
-      return function(TypeTag<double>{});
-    case DType::i32:
-      return function(TypeTag<std::int32_t>{});
-    case DType::i64:
-      return function(TypeTag<std::int64_t>{});
-    case DType::boolean:
-      return function(TypeTag<bool>{});
+  dispatch(dtype, [&](auto tag) { function(TypeTag<Arithmetic<typename decltype(tag)::type>>{}); });
+}
+
+/// dispatch() over words of the size of an element, where only its bits matter.
+template <class F>
+void dispatch_size(DType dtype, const F& function) {
+  switch (size_of(dtype)) {
+    case 1:
+      return function(TypeTag<std::uint8_t>{});
+    case 2:
+      return function(TypeTag<std::uint16_t>{});
+    case 4:
+      return function(TypeTag<std::uint32_t>{});
     default:
-      return function(TypeTag<float>{});
+      return function(TypeTag<std::uint64_t>{});
   }
 }
 
-std::size_t count_of(const View& x) { return static_cast<std::size_t>(x.count()); }
-View compact_view(const Scratch<float>& memory, const Shape& shape) {
-  return {memory.data(), DType::f32, shape, compact_strides(shape)};
+template <class T>
+void unary_run(const UnaryOp& op, const T* x, T* y, std::int64_t count) {
+  std::visit(
+      [&](auto f) {
+        if constexpr (is_defined<decltype(f), T>()) {
+#pragma omp simd
+          for (std::int64_t i = 0; i < count; ++i) y[i] = f(x[i]);
+        }
+      },
+      op);
 }
 
-template <class T, class F>
-void unary_typed(F f, const View& x, const View& y) {
-  const StridedLoop<2> loop({x, y});
-  const bool contiguous = loop.contiguous();
-  const auto strides = loop.inner_strides;
-  loop.run([&](const auto& offsets, std::int64_t count) {
-    const T* from = x.as<T>() + offsets[0];
-    T* to = y.as<T>() + offsets[1];
-    if (contiguous) {
-#pragma omp simd
-      for (std::int64_t i = 0; i < count; ++i) to[i] = f(from[i]);
-    } else {
-      for (std::int64_t i = 0; i < count; ++i) to[i * strides[1]] = f(from[i * strides[0]]);
-    }
-  });
+/// Division of whole numbers other than by 0. The one quotient that does not fit wraps around.
+template <class T>
+T quotient(T a, T b) {
+  return b == T(-1) ? static_cast<T>(0 - static_cast<std::make_unsigned_t<T>>(a)) : static_cast<T>(a / b);
 }
 
-template <class T, class Y, class F>
-void binary_typed(F f, const View& a, const View& b, const View& y) {
-  const StridedLoop<3> loop({a, b, y});
-  const bool contiguous = loop.contiguous();
-  const auto strides = loop.inner_strides;
-  const bool b_constant = strides[0] == 1 && strides[1] == 0 && strides[2] == 1;
+/// One run of a binary functor; those with results of another type than Y do nothing.
+template <class T, class Y>
+void binary_run(const BinaryOp& op, const T* a, const T* b, Y* y, std::int64_t count) {
+  std::visit(
+      [&](auto f) {
+        using F = decltype(f);
+        if constexpr (is_defined<F, T>() && is_comparison<F> == std::is_same_v<Y, bool>) {
+          if constexpr (std::is_integral_v<T> && std::is_same_v<F, Divide>) {
+            for (std::int64_t i = 0; i < count; ++i) y[i] = quotient(a[i], b[i]);
+          } else {
+#pragma omp simd
+            for (std::int64_t i = 0; i < count; ++i) y[i] = f(a[i], b[i]);
+          }
+        }
+      },
+      op);
+}
+
+template <class T, class Y>
+void binary_typed(const BinaryOp& op, const View& a, const View& b, const View& y) {
+  using Loop = StridedLoop<3>;
+  const Loop loop({a, b, y});
+  const auto strides = loop.run_strides();
   loop.run([&](const auto& offsets, std::int64_t count) {
-    const T *left = a.as<T>() + offsets[0], *right = b.as<T>() + offsets[1];
-    Y* to = y.as<Y>() + offsets[2];
-    if (contiguous) {
-#pragma omp simd
-      for (std::int64_t i = 0; i < count; ++i) to[i] = f(left[i], right[i]);
-    } else if (b_constant) {
-      const T constant = right[0];
-#pragma omp simd
-      for (std::int64_t i = 0; i < count; ++i) to[i] = f(left[i], constant);
-    } else {
-      for (std::int64_t i = 0; i < count; ++i) {
-        to[i * strides[2]] = f(left[i * strides[0]], right[i * strides[1]]);
-      }
-    }
+    T left[Loop::kLongest], right[Loop::kLongest];
+    Y result[Loop::kLongest];
+    binary_run(op, read_run(a, offsets[0], strides[0], count, left),
+               read_run(b, offsets[1], strides[1], count, right),
+               run_target(y, offsets[2], strides[2], result), count);
+    write_run(y, offsets[2], strides[2], count, result);
   });
 }
 
 /// Whole numbers have no infinity to answer a division by zero with.
 template <class T>
 void require_no_zero(const View& b) {
-  const StridedLoop<1> loop({b});
+  using Loop = StridedLoop<1>;
+  const Loop loop({b});
   bool zero = false;
   loop.run([&](const auto& offsets, std::int64_t count) {
-    for (std::int64_t i = 0; i < count; ++i) {
-      if (b.as<T>()[offsets[0] + i * loop.inner_strides[0]] == 0) {
+    T buffer[Loop::kLongest];
+    const T* divisors = read_run(b, offsets[0], loop.run_strides()[0], count, buffer);
+    if (std::find(divisors, divisors + count, T(0)) != divisors + count) {
 #pragma omp atomic write
-        zero = true;
-      }
+      zero = true;
     }
   });
   require(!zero, "divide: a whole number is divided by zero");
@@ -123,45 +120,16 @@ void require_no_zero(const View& b) {
 
 void CpuBackend::copy(const View& x, const View& y) {
   const StridedLoop<2> loop({x, y});
-  const bool contiguous = loop.contiguous();
-  const auto strides = loop.inner_strides;
-  if (x.dtype == y.dtype) {
-    // The bits are copied as they are, so only the size of an element matters.
-    const auto same = [&](auto word) {
-      using T = decltype(word);
-      loop.run([&](const auto& offsets, std::int64_t count) {
-        const T* from = x.as<T>() + offsets[0];
-        T* to = y.as<T>() + offsets[1];
-        if (contiguous)
-          std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(T));
-        else if (strides[1] == 1 && strides[0] == 0)
-          std::fill_n(to, count, from[0]);
-        else
-          for (std::int64_t i = 0; i < count; ++i) to[i * strides[1]] = from[i * strides[0]];
-      });
-    };
-    switch (size_of(x.dtype)) {
-      case 1:
-        return same(std::uint8_t{});
-      case 2:
-        return same(std::uint16_t{});
-      case 4:
-        return same(std::uint32_t{});
-      default:
-        return same(std::uint64_t{});
-    }
-  }
-  dispatch(x.dtype, [&](auto from_tag) {
+  const auto strides = loop.run_strides();
+  const auto copy_as = [&](auto from_tag, auto to_tag) {
     using From = typename decltype(from_tag)::type;
-    dispatch(y.dtype, [&](auto to_tag) {
-      using To = typename decltype(to_tag)::type;
-      loop.run([&](const auto& offsets, std::int64_t count) {
-        const From* from = x.as<From>() + offsets[0];
-        To* to = y.as<To>() + offsets[1];
-        for (std::int64_t i = 0; i < count; ++i) to[i * strides[1]] = converted<To>(from[i * strides[0]]);
-      });
+    using To = typename decltype(to_tag)::type;
+    loop.run([&](const auto& offsets, std::int64_t count) {
+      copy_run(x.as<From>() + offsets[0], strides[0], y.as<To>() + offsets[1], strides[1], count);
     });
-  });
+  };
+  if (x.dtype == y.dtype) return dispatch_size(x.dtype, [&](auto word) { copy_as(word, word); });
+  dispatch(x.dtype, [&](auto from) { dispatch(y.dtype, [&](auto to) { copy_as(from, to); }); });
 }
 
 void CpuBackend::fill(double value, const View& y) {
@@ -170,11 +138,7 @@ void CpuBackend::fill(double value, const View& y) {
     const T element = converted<T>(value);
     const StridedLoop<1> loop({y});
     loop.run([&](const auto& offsets, std::int64_t count) {
-      T* to = y.as<T>() + offsets[0];
-      if (loop.inner_strides[0] == 1)
-        std::fill_n(to, count, element);
-      else
-        for (std::int64_t i = 0; i < count; ++i) to[i * loop.inner_strides[0]] = element;
+      copy_run(&element, 0, y.as<T>() + offsets[0], loop.run_strides()[0], count);
     });
   });
 }
@@ -189,78 +153,54 @@ void CpuBackend::arange(double start, double step, const View& y) {
 }
 
 void CpuBackend::unary(const UnaryOp& op, const View& x, const View& y) {
-  if (is_half(x.dtype)) {
-    const Scratch<float> from(pool_, count_of(x)), to(pool_, count_of(x));
-    const View wide_x = compact_view(from, x.shape), wide_y = compact_view(to, x.shape);
-    copy(x, wide_x);
-    unary(op, wide_x, wide_y);
-    return copy(wide_y, y);
-  }
-  std::visit(
-      [&](auto f) {
-        dispatch_wide(x.dtype, [&](auto tag) {
-          using T = typename decltype(tag)::type;
-          if constexpr (std::is_floating_point_v<T> || works_on_integers<decltype(f), T>)
-            unary_typed<T>(f, x, y);
-          else
-            fail("elementwise: this function is not defined for ", name_of(x.dtype));
-        });
-      },
-      op);
+  dispatch_wide(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    require_defined<T>(op, x.dtype);
+    using Loop = StridedLoop<2>;
+    const Loop loop({x, y});
+    const auto strides = loop.run_strides();
+    loop.run([&](const auto& offsets, std::int64_t count) {
+      T from[Loop::kLongest], to[Loop::kLongest];
+      unary_run(op, read_run(x, offsets[0], strides[0], count, from),
+                run_target(y, offsets[1], strides[1], to), count);
+      write_run(y, offsets[1], strides[1], count, to);
+    });
+  });
 }
 
 void CpuBackend::binary(const BinaryOp& op, const View& a, const View& b, const View& y) {
-  if (is_half(a.dtype)) {
-    const Scratch<float> left(pool_, count_of(y)), right(pool_, count_of(y));
-    const View wide_a = compact_view(left, y.shape), wide_b = compact_view(right, y.shape);
-    copy(a, wide_a);
-    copy(b, wide_b);
-    if (compares(op)) return binary(op, wide_a, wide_b, y);
-    binary(op, wide_a, wide_b, wide_a);
-    return copy(wide_a, y);
-  }
-  std::visit(
-      [&](auto f) {
-        using F = decltype(f);
-        dispatch_wide(a.dtype, [&](auto tag) {
-          using T = typename decltype(tag)::type;
-          if constexpr (is_comparison<F>) {
-            binary_typed<T, bool>(f, a, b, y);
-          } else if constexpr (std::is_floating_point_v<T> || works_on_integers<F, T>) {
-            if constexpr (std::is_integral_v<T> && std::is_same_v<F, Divide>) require_no_zero<T>(b);
-            binary_typed<T, T>(f, a, b, y);
-          } else {
-            fail("elementwise: this function is not defined for ", name_of(a.dtype));
-          }
-        });
-      },
-      op);
+  dispatch_wide(a.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    require_defined<T>(op, a.dtype);
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+      if (std::holds_alternative<Divide>(op)) require_no_zero<T>(b);
+    }
+    if (compares(op))
+      binary_typed<T, bool>(op, a, b, y);
+    else
+      binary_typed<T, T>(op, a, b, y);
+  });
 }
 
 void CpuBackend::select(const View& condition, const View& a, const View& b, const View& y) {
-  const auto typed = [&](auto word) {
-    using T = decltype(word);
+  dispatch_size(a.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
     const StridedLoop<4> loop({condition, a, b, y});
-    const auto strides = loop.inner_strides;
+    const auto strides = loop.run_strides();
     loop.run([&](const auto& offsets, std::int64_t count) {
       const bool* chosen = condition.as<bool>() + offsets[0];
       const T *left = a.as<T>() + offsets[1], *right = b.as<T>() + offsets[2];
       T* to = y.as<T>() + offsets[3];
-      for (std::int64_t i = 0; i < count; ++i) {
-        to[i * strides[3]] = chosen[i * strides[0]] ? left[i * strides[1]] : right[i * strides[2]];
+      if (strides == std::array<std::int64_t, 4>{1, 1, 1, 1}) {
+#pragma omp simd
+        for (std::int64_t i = 0; i < count; ++i) to[i] = chosen[i] ? left[i] : right[i];
+      } else {
+        for (std::int64_t i = 0; i < count; ++i) {
+          to[i * strides[3]] = chosen[i * strides[0]] ? left[i * strides[1]] : right[i * strides[2]];
+        }
       }
     });
-  };
-  switch (size_of(a.dtype)) {
-    case 1:
-      return typed(std::uint8_t{});
-    case 2:
-      return typed(std::uint16_t{});
-    case 4:
-      return typed(std::uint32_t{});
-    default:
-      return typed(std::uint64_t{});
-  }
+  });
 }
 
 }  // namespace needle

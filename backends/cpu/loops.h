@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 
+#include "backends/cpu/parallel.h"
 #include "backends/view.h"
 
 namespace needle {
@@ -12,68 +13,80 @@ namespace needle {
 /// Below this many elements a second thread costs more than it gains.
 inline constexpr std::int64_t kParallelElements = 1 << 15;
 
-/// Some views of one shape as nested loops; the axes that lie behind one another in all of them are merged.
+/// Some views of one shape as nested loops; the axes that lie behind one another in all of them are merged,
+/// and the innermost is cut into runs of at most kLongest elements.
 template <std::size_t N>
-struct StridedLoop {
-  std::int64_t outer = 1, inner = 1;               ///< runs, and elements of a run
-  std::array<std::int64_t, N> inner_strides = {};  ///< steps within a run
+class StridedLoop {
+ public:
+  static constexpr std::int64_t kLongest =
+      2048;  // so that a run of several operands stays in the first cache
+  using Offsets = std::array<std::int64_t, N>;
 
-  explicit StridedLoop(const std::array<View, N>& views) {
+  explicit StridedLoop(const std::array<View, N>& views) : count_(views[0].count()) {
     for (int axis = views[0].rank() - 1; axis >= 0; --axis) {
       const std::int64_t size = views[0].shape[axis];
-      count_ *= size;
       if (size == 1) continue;
+      Offsets steps;
+      for (std::size_t v = 0; v < N; ++v) steps[v] = views[v].strides[axis];
       bool merges = rank_ > 0;
-      for (std::size_t v = 0; v < N && merges; ++v) {
-        merges = views[v].strides[axis] == strides_[v][rank_ - 1] * sizes_[rank_ - 1];
-      }
+      for (std::size_t v = 0; v < N && merges; ++v)
+        merges = steps[v] == strides_[rank_ - 1][v] * sizes_[rank_ - 1];
       if (merges) {
         sizes_[rank_ - 1] *= size;
-        continue;
+      } else {
+        sizes_[rank_] = size;
+        strides_[rank_++] = steps;
       }
-      sizes_[rank_] = size;
-      for (std::size_t v = 0; v < N; ++v) strides_[v][rank_] = views[v].strides[axis];
-      ++rank_;
     }
-    if (count_ == 0) outer = inner = 0;
-    if (rank_ == 0 || count_ == 0) return;
-    inner = sizes_[0];
-    outer = count_ / inner;
-    for (std::size_t v = 0; v < N; ++v) inner_strides[v] = strides_[v][0];
+    if (rank_ == 0) sizes_[rank_++] = 1;
+    // Axis 0 now comes to count the pieces of the innermost axis.
+    inner_ = sizes_[0];
+    run_strides_ = strides_[0];
+    sizes_[0] = (inner_ + kLongest - 1) / kLongest;
+    for (std::int64_t& stride : strides_[0]) stride *= kLongest;
   }
 
-  /// Whether a run steps through all views without gaps.
-  bool contiguous() const {
-    return inner == 1 ||
-           std::all_of(inner_strides.begin(), inner_strides.end(), [](auto s) { return s == 1; });
-  }
+  /// Steps from element to element of a run, in each view.
+  const Offsets& run_strides() const { return run_strides_; }
 
-  /// Calls body(offsets of the views, count) for pieces of runs, on all threads.
+  /// Calls body(offsets of the views, count) for all runs, shared out to all threads.
   template <class Body>
   void run(const Body& body) const {
     if (count_ == 0) return;
-    constexpr std::int64_t kPiece = 1 << 13;
-    const std::int64_t pieces = (inner + kPiece - 1) / kPiece;
-#pragma omp parallel for schedule(static) if (count_ >= kParallelElements)
-    for (std::int64_t task = 0; task < outer * pieces; ++task) {
-      const std::int64_t start = task % pieces * kPiece;
-      std::array<std::int64_t, N> offsets;
-      for (std::size_t v = 0; v < N; ++v) offsets[v] = start * inner_strides[v];
-      std::int64_t rest = task / pieces;
-      for (int axis = 1; axis < rank_; ++axis) {
-        const std::int64_t index = rest % sizes_[axis];
+    const std::int64_t runs = count_ / inner_ * sizes_[0];
+#pragma omp parallel if (count_ >= kParallelElements)
+    {
+      const auto [first, last] = part_of(runs, omp_get_thread_num(), omp_get_num_threads(), 1);
+      Offsets offsets = {};
+      std::array<std::int64_t, kMaxRank> index = {};
+      std::int64_t rest = first;
+      for (int axis = 0; axis < rank_; ++axis) {
+        index[axis] = rest % sizes_[axis];
         rest /= sizes_[axis];
-        for (std::size_t v = 0; v < N; ++v) offsets[v] += index * strides_[v][axis];
+        advance(offsets, axis, index[axis]);
       }
-      body(offsets, std::min(kPiece, inner - start));
+      for (std::int64_t number = first; number < last; ++number) {
+        body(offsets, std::min(kLongest, inner_ - index[0] * kLongest));
+        for (int axis = 0; axis < rank_; ++axis) {
+          advance(offsets, axis, 1);
+          if (++index[axis] < sizes_[axis]) break;
+          advance(offsets, axis, -sizes_[axis]);
+          index[axis] = 0;
+        }
+      }
     }
   }
 
  private:
-  int rank_ = 0;  // innermost first
-  std::int64_t count_ = 1;
-  std::array<std::int64_t, kMaxRank> sizes_ = {};
-  std::array<std::array<std::int64_t, kMaxRank>, N> strides_ = {};
+  void advance(Offsets& offsets, int axis, std::int64_t steps) const {
+    for (std::size_t v = 0; v < N; ++v) offsets[v] += steps * strides_[axis][v];
+  }
+
+  int rank_ = 0;
+  std::int64_t count_, inner_ = 0;
+  Offsets run_strides_ = {};
+  std::array<std::int64_t, kMaxRank> sizes_ = {};  // innermost first
+  std::array<Offsets, kMaxRank> strides_ = {};
 };
 
 /// All axes but the last as rows of the last: the views that row kernels take.

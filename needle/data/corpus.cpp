@@ -119,15 +119,14 @@ SentenceCheck Corpus::check(std::string_view sentence) const {
         waiting.push_back(last_noun);
         wants_subject = false;
       }
-      ++check.verbs;
       if (!waiting.empty()) {
+        ++check.verbs;
         check.right_verbs += waiting.back() == (one_verb ? Number::one : Number::many) ? 1 : 0;
         waiting.pop_back();
       }
     }
     word_before = word;
   }
-  check.verbs += static_cast<std::int64_t>(waiting.size());
   return check;
 }
 

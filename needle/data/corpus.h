@@ -16,19 +16,19 @@ namespace needle {
 
 /// What stands right and wrong in one sentence, the grammar's own or a model's.
 struct SentenceCheck {
-  std::int64_t verbs = 0, right_verbs = 0;        ///< verbs, and those that agree with their subject
+  std::int64_t verbs = 0, right_verbs = 0;        ///< verbs with a subject, and those that agree with it
   std::int64_t brackets = 0, right_brackets = 0;  ///< brackets, closed ones and those that closed in order
   bool in_language = false;                       ///< the grammar makes this very sentence
 
-  /// There is a verb, and every verb agrees with its subject.
+  /// There is a verb with a subject, and every such verb agrees.
   bool agreement() const { return verbs > 0 && verbs == right_verbs; }
   /// Every bracket that opens closes, in order; none closes that never opened.
   bool brackets_close() const { return brackets == right_brackets; }
 };
 
-/// Sentences such as `the wolves that help a baker run.` or `emma sings (by ben [near leo]).` A subject and its
-/// verb agree in number across a relative clause, a place or brackets; brackets of three kinds nest up to
-/// three deep. Depth is bounded inside the grammar, so no sentence is longer than 79 characters.
+/// Sentences such as `the wolves that help a king {near emma [by leo]} run.` A subject and its verb agree in
+/// number across a relative clause or brackets; brackets of three kinds nest up to two deep. Depth is bounded
+/// inside the grammar, so no sentence is longer than 68 characters.
 class Corpus {
  public:
   Corpus();
@@ -40,8 +40,8 @@ class Corpus {
 
   /// A sentence, drawn with its probability.
   std::string sample(Generator& generator) const { return grammar_.sample(generator); }
-  /// Judges any text. A verb agrees if the subject that waits for it has its number; one without a subject,
-  /// or a subject left without its verb at the end, counts as a wrong verb.
+  /// Judges any text. A verb is judged if a subject waits for it, and agrees if it has that subject's number;
+  /// whether words are missing, misspelt or misplaced is what `in_language` tells.
   SentenceCheck check(std::string_view sentence) const;
 
   /// The exact floor of the loss on these `sentences`: their mean -ln p in nats per valid target, which are

@@ -1,8 +1,6 @@
-// Settings of a decoder as JSON; the names of all choices, for the command line too.
-#include <nlohmann/json.hpp>
-
+// Settings of a decoder as JSON.
 #include "needle/models/decoder.h"
-#include "needle/models/names_of_choices.h"
+#include "needle/models/each_setting.h"
 
 namespace needle {
 
@@ -10,7 +8,7 @@ namespace {
 
 /// Visits every saved setting by its name; the one list that reading and writing share.
 template <class Config, class F>
-void each_setting(Config& config, F&& visit) {
+void each_setting(Config& config, const F& visit) {
   visit("vocabulary", config.vocabulary);
   visit("context", config.context);
   visit("width", config.width);
@@ -33,36 +31,16 @@ void each_setting(Config& config, F&& visit) {
   visit("initialisation", config.initialisation);
 }
 
+const auto each_decoder_setting = [](auto& config, const auto& visit) { each_setting(config, visit); };
+
 }  // namespace
 
 void to_json(nlohmann::json& json, const DecoderConfig& config) {
-  json = nlohmann::json::object();
-  each_setting(config, [&](const char* name, const auto& value) {
-    if constexpr (std::is_enum_v<std::decay_t<decltype(value)>>)
-      json[name] = name_of_choice(value);
-    else
-      json[name] = value;
-  });
+  json = settings_to_json(config, each_decoder_setting);
 }
 
 void from_json(const nlohmann::json& json, DecoderConfig& config) {
-  require(json.is_object(), "decoder settings: wants an object");
-  std::size_t read = 0;
-  each_setting(config, [&](const char* name, auto& value) {
-    const auto found = json.find(name);
-    require(found != json.end(), "decoder settings: '", name, "' is missing");
-    using Value = std::decay_t<decltype(value)>;
-    try {
-      if constexpr (std::is_enum_v<Value>)
-        value = choice_of_name<Value>(found->template get<std::string>());
-      else
-        value = found->template get<Value>();
-    } catch (const nlohmann::json::exception&) {
-      fail("decoder settings: '", name, "' has an impossible value: ", found->dump());
-    }
-    ++read;
-  });
-  require(read == json.size(), "decoder settings: there are names that are not known in ", json.dump());
+  settings_from_json("decoder settings", json, config, each_decoder_setting);
   config = config.resolved();
 }
 

@@ -14,14 +14,14 @@ struct AttentionOptions {
   double soft_cap = 0;  ///< c > 0: a scaled score s becomes c tanh(s / c)
   bool causal = false;  ///< read keys at positions up to the query's
   /// Absolute position of query 0, key j standing at j; by default the queries are the last of the keys.
-  std::optional<std::int64_t> offset;
+  std::optional<std::int64_t> offset = {};
   std::int64_t window = 0;  ///< w > 0: the query at position p reads p - w + 1 ... p at most
-  NDArray key_mask;         ///< bool [batch, keys]: true = a real key
-  NDArray allowed;          ///< bool [batch or 1, heads or 1, queries, keys]: true = may attend
+  NDArray key_mask = {};         ///< bool [batch, keys]: true = a real key
+  NDArray allowed = {};          ///< bool [batch or 1, heads or 1, queries, keys]: true = may attend
   /// Every query that `query_mask` (bool [batch, queries]; none: all) calls real must have a key, else an
   /// Error that names batch row and query. Otherwise a query without keys gives zeros.
   bool strict = false;
-  NDArray query_mask;
+  NDArray query_mask = {};
 };
 
 /// softmax(cap(scale q k^T) + bias, over the allowed keys) v: query [batch, heads, queries, width], key

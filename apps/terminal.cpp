@@ -1,0 +1,53 @@
+#include "apps/terminal.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <iomanip>
+#include <iostream>
+#include <sstream>
+
+namespace needle {
+
+std::string with_commas(std::int64_t number) {
+  std::string digits = std::to_string(std::abs(number));
+  for (std::ptrdiff_t place = static_cast<std::ptrdiff_t>(digits.size()) - 3; place > 0; place -= 3) {
+    digits.insert(static_cast<std::size_t>(place), ",");
+  }
+  return number < 0 ? "-" + digits : digits;
+}
+
+std::string duration(double seconds) {
+  const std::int64_t whole = std::llround(std::max(seconds, 0.0));
+  std::ostringstream text;
+  if (whole < 60)
+    text << whole << " s";
+  else if (whole < 3600)
+    text << whole / 60 << " min " << std::setw(2) << std::setfill('0') << whole % 60 << " s";
+  else
+    text << whole / 3600 << " h " << std::setw(2) << std::setfill('0') << whole % 3600 / 60 << " min";
+  return text.str();
+}
+
+std::string fixed(double number, int digits) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(digits) << number;
+  return text.str();
+}
+
+std::string megabytes(double bytes) { return fixed(bytes / 1e6, 1) + " MB"; }
+
+LiveLine::LiveLine() : terminal_(isatty(STDERR_FILENO) != 0) {}
+
+void LiveLine::show(const std::string& text) {
+  if (!terminal_) return;
+  std::cerr << "\r\033[K" << text << std::flush;
+  shown_ = true;
+}
+
+void LiveLine::clear() {
+  if (shown_) std::cerr << "\r\033[K" << std::flush;
+  shown_ = false;
+}
+
+}  // namespace needle

@@ -1,0 +1,145 @@
+// `needle train`: options, then the run itself.
+#include <csignal>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "apps/command.h"
+#include "apps/options.h"
+#include "apps/train_run.h"
+#include "backends/device.h"
+#include "needle/threads.h"
+
+namespace needle {
+
+namespace {
+
+void add_data_options(CLI::App& command, TrainOptions& options) {
+  command.add_option("--lines", options.lines, "Train on a file, one line a row")
+      ->type_name("FILE")
+      ->group("Data");
+  command.add_option("--text", options.text, "Train on a file, windows of its text")
+      ->type_name("FILE")
+      ->group("Data");
+  add_choice(command, "--tokens", options.settings.data.tokens, "What a token of the file is")->group("Data");
+  add_value(command, "--validation", options.settings.data.validation,
+            "Share of the file that is kept for validation")
+      ->group("Data");
+}
+
+void add_model_options(CLI::App& command, DecoderConfig& model) {
+  const auto value = [&](const char* name, auto& target, const char* help) {
+    add_value(command, name, target, help)->group("Model");
+  };
+  const auto choice = [&](const char* name, auto& target, const char* help) {
+    add_choice(command, name, target, help)->group("Model");
+  };
+  value("--layers", model.layers, "Blocks");
+  value("--width", model.width, "Width of the residual stream");
+  value("--heads", model.heads, "Attention heads");
+  value("--key-value-heads", model.key_value_heads,
+        "Key/value heads, each serving an equal run of heads; 0: as many as heads");
+  value("--context", model.context, "Most positions that are read");
+  value("--ffn", model.ffn, "Inner width of the feed-forward layers; 0: 4 times the width");
+  choice("--activation", model.activation, "Of the feed-forward layers");
+  value("--dropout", model.dropout, "Chance to drop an element");
+  command.add_flag("--tied,!--no-tied", model.tied, "Use the token table as the head, too")
+      ->default_str("true")
+      ->group("Model");
+  command.add_flag("--bias,!--no-bias", model.bias, "Give maps and norms a bias")
+      ->default_str("true")
+      ->group("Model");
+  choice("--norm", model.norm, "Kind of norm");
+  choice("--order", model.order, "Norms before the branches, or after the sums");
+  choice("--positions", model.positions, "How positions are told");
+  value("--rotary-base", model.rotary_base, "Base of rotary positions");
+  value("--window", model.window, "Read only so many positions back, its own included; 0: all");
+  value("--soft-cap", model.soft_cap, "Bend scores to stay within this; 0: no bending");
+  choice("--initialisation", model.initialisation, "How weights begin");
+}
+
+void add_training_options(CLI::App& command, TrainOptions& options) {
+  TrainSettings& s = options.settings;
+  const auto value = [&](const char* name, auto& target, const char* help) {
+    add_value(command, name, target, help)->group("Training");
+  };
+  add_choice(command, "--optimizer", s.optimizer, "Optimizer")->group("Training");
+  value("--steps", s.steps, "Optimizer steps");
+  value("--batch", s.batch, "Examples of one pass");
+  value("--accumulate", s.accumulate, "Passes of one step");
+  value("--learning-rate", s.learning_rate, "Highest learning rate");
+  value("--final-learning-rate", s.final_learning_rate, "Learning rate at the end");
+  value("--warmup", s.warmup, "Steps over which the learning rate rises");
+  add_choice(command, "--decay", s.decay, "How the learning rate falls")->group("Training");
+  command.add_option("--betas", options.betas, "Decay rates of Adam's two moments")
+      ->expected(2)
+      ->default_str("0.9 0.99")
+      ->group("Training");
+  value("--momentum", s.momentum, "Of sgd");
+  value("--weight-decay", s.weight_decay, "Decay of matrices; vectors do not decay");
+  value("--clip", s.clip, "Limit of the gradient's norm; 0: none");
+  value("--label-smoothing", s.label_smoothing, "Share of each target spread over all tokens");
+  value("--seed", s.seed, "Of all random numbers");
+  value("--evaluate-every", s.evaluate_every, "Steps between validations");
+  value("--save-every", s.save_every, "Steps between checkpoints");
+}
+
+void add_run_options(CLI::App& command, TrainOptions& options) {
+  const auto value = [&](const char* name, auto& target, const char* help) {
+    return add_value(command, name, target, help)->group("Run");
+  };
+  value("--device", options.device, "Where to compute");
+  value("--threads", options.threads, "Threads; 0: one a core");
+  command
+      .add_flag("--strict", options.settings.model.strict,
+                "Make a real position that may read nothing an error")
+      ->group("Run");
+  command
+      .add_flag("--anomaly", options.anomaly,
+                "Name the first operation that makes a NaN or infinity (slower)")
+      ->group("Run");
+  command.add_option("--out", options.out, "Folder of the run [runs/<data>-<n>]")
+      ->type_name("DIR")
+      ->group("Run");
+  command
+      .add_option("--resume", options.resume, "Go on with the run in this folder, as if it had never stopped")
+      ->type_name("DIR")
+      ->group("Run");
+  command.add_flag("--overwrite", options.overwrite, "Replace the run that --out holds")->group("Run");
+  command.add_flag("--json", options.json, "Print one JSON object a line")->group("Run");
+}
+
+volatile std::sig_atomic_t interrupted = 0;
+
+}  // namespace
+
+bool stop_requested() { return interrupted != 0; }
+
+void add_train(CLI::App& program, Outcome& outcome) {
+  auto options = std::make_shared<TrainOptions>();
+  CLI::App* command = program.add_subcommand("train", "Train a decoder and show the result");
+  command->footer("Example: needle train --lines names.txt --layers 2 --width 64 --steps 3000");
+  add_data_options(*command, *options);
+  add_model_options(*command, options->settings.model);
+  add_training_options(*command, *options);
+  add_run_options(*command, *options);
+  command->callback([options, command, &outcome] {
+    require(options->lines.empty() || options->text.empty(), "train: --lines and --text exclude each other");
+    if (!options->resume.empty()) {
+      // A resumed run keeps its settings; only where and how it is shown may be said again.
+      for (const CLI::Option* option : command->get_options()) {
+        const std::string group = option->get_group(), name = option->get_name();
+        const bool free = group == "Run" ? name != "--out" && name != "--overwrite" && name != "--strict"
+                                         : name == "--lines" || name == "--text" || name == "--help";
+        require(free || option->count() == 0, "train: ", name,
+                " can't be changed by --resume; the run keeps its settings");
+      }
+    }
+    std::signal(SIGINT, [](int) { interrupted = 1; });
+    std::signal(SIGTERM, [](int) { interrupted = 1; });
+    if (options->threads > 0) set_threads(options->threads);
+    require(options->threads >= 0, "train: --threads must be at least 0, got ", options->threads);
+    outcome.code = run_training(*options);
+  });
+}
+
+}  // namespace needle

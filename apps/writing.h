@@ -1,0 +1,42 @@
+// Text that a trained model writes, for the report of a run and for `needle generate`.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "needle/generate/sampler.h"
+#include "needle/train/trainer.h"
+
+namespace needle {
+
+/// A model out of a checkpoint, with what it takes to use it.
+struct SavedModel {
+  std::filesystem::path folder;  ///< of the checkpoint
+  TrainSettings settings;        ///< of the run that trained it
+  Tokenizer tokenizer;
+  Decoder model;
+};
+/// Reads the checkpoint `path`, or the newest one of the run `path`.
+SavedModel load_saved_model(const std::filesystem::path& path, Device device);
+
+/// What to write.
+struct WritingSettings {
+  std::string prompt;           ///< continued; empty: a row from its beginning, or a text after a line end
+  std::int64_t count = 1;       ///< texts
+  std::int64_t new_tokens = 0;  ///< the most tokens of each; 0: all that the context has room for
+  double temperature = 1;       ///< 0: always the likeliest token
+  std::uint64_t seed = 1;
+};
+
+/// A text, without its prompt.
+struct Writing {
+  std::string text;
+  bool ended = false;  ///< by EOS, which only models of rows learn
+};
+
+/// Texts by a model that was trained on data of the kind `source`. The same settings give the same texts.
+std::vector<Writing> write_texts(Decoder& model, const Tokenizer& tokenizer, DataSource source,
+                                 const WritingSettings& settings, Device device);
+
+}  // namespace needle

@@ -1,0 +1,22 @@
+// The names of the choices of a training run.
+#pragma once
+
+#include "needle/models/names_of_choices.h"
+#include "needle/train/settings.h"
+
+namespace needle {
+
+inline ChoiceNames<DataSource> names_of(DataSource) {
+  return {{"corpus", DataSource::corpus}, {"lines", DataSource::lines}, {"text", DataSource::text}};
+}
+inline ChoiceNames<OptimizerKind> names_of(OptimizerKind) {
+  return {{"sgd", OptimizerKind::sgd}, {"adam", OptimizerKind::adam}, {"adamw", OptimizerKind::adamw}};
+}
+inline ChoiceNames<Decay> names_of(Decay) {
+  return {{"cosine", Decay::cosine}, {"linear", Decay::linear}, {"none", Decay::none}};
+}
+inline ChoiceNames<Tokenizer::Kind> names_of(Tokenizer::Kind) {
+  return {{"bytes", Tokenizer::Kind::bytes}, {"characters", Tokenizer::Kind::characters}};
+}
+
+}  // namespace needle

@@ -1,0 +1,98 @@
+#include "needle/train/settings.h"
+
+#include "needle/models/each_setting.h"
+#include "needle/train/names_of_choices.h"
+
+namespace needle {
+
+namespace {
+
+/// Every saved setting beside the model's, by its name.
+const auto each_setting = [](auto& s, const auto& visit) {
+  visit("source", s.data.source);
+  visit("file", s.data.file);
+  visit("tokens", s.data.tokens);
+  visit("validation", s.data.validation);
+  visit("optimizer", s.optimizer);
+  visit("steps", s.steps);
+  visit("batch", s.batch);
+  visit("accumulate", s.accumulate);
+  visit("learning_rate", s.learning_rate);
+  visit("final_learning_rate", s.final_learning_rate);
+  visit("warmup", s.warmup);
+  visit("decay", s.decay);
+  visit("beta1", s.beta1);
+  visit("beta2", s.beta2);
+  visit("momentum", s.momentum);
+  visit("weight_decay", s.weight_decay);
+  visit("clip", s.clip);
+  visit("label_smoothing", s.label_smoothing);
+  visit("seed", s.seed);
+  visit("evaluate_every", s.evaluate_every);
+  visit("save_every", s.save_every);
+};
+
+}  // namespace
+
+void TrainSettings::validate() const {
+  const auto at_least = [](const char* name, double value, double least) {
+    require(value >= least, "train: ", name, " must be at least ", least, ", got ", value);
+  };
+  at_least("steps", static_cast<double>(steps), 1);
+  at_least("batch", static_cast<double>(batch), 1);
+  at_least("accumulate", static_cast<double>(accumulate), 1);
+  at_least("warmup", static_cast<double>(warmup), 0);
+  at_least("evaluate-every", static_cast<double>(evaluate_every), 1);
+  at_least("save-every", static_cast<double>(save_every), 1);
+  at_least("learning-rate", learning_rate, 0);
+  at_least("final-learning-rate", final_learning_rate, 0);
+  at_least("weight-decay", weight_decay, 0);
+  at_least("clip", clip, 0);
+  at_least("seed", static_cast<double>(seed), 0);
+  require(label_smoothing >= 0 && label_smoothing <= 1, "train: label-smoothing must be in [0, 1], got ",
+          label_smoothing);
+  require(data.validation > 0 && data.validation < 1, "train: validation must be in (0, 1), got ",
+          data.validation);
+}
+
+void to_json(nlohmann::json& json, const TrainSettings& settings) {
+  json = settings_to_json(settings, each_setting);
+}
+
+void from_json(const nlohmann::json& json, TrainSettings& settings) {
+  settings_from_json("training settings", json, settings, each_setting);
+  settings.validate();
+}
+
+std::string name_of_source(DataSource source) { return name_of_choice(source); }
+
+std::unique_ptr<Dataset> make_dataset(const TrainSettings& settings) {
+  const std::uint64_t seed = static_cast<std::uint64_t>(settings.seed);
+  FileOptions options;
+  options.tokens = settings.data.tokens;
+  options.validation_share = settings.data.validation;
+  options.format.context = settings.model.context;
+  options.seed = seed;
+  switch (settings.data.source) {
+    case DataSource::lines:
+      return rows_from_file(settings.data.file, options);
+    case DataSource::text:
+      return stream_from_file(settings.data.file, options);
+    case DataSource::corpus:
+      break;
+  }
+  constexpr std::int64_t kTrainingSentences = 100000, kValidationSentences = 1000;
+  return rows_from_corpus(seed, kTrainingSentences, kValidationSentences, options.format);
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const TrainSettings& settings,
+                                          const std::vector<Parameter>& parameters) {
+  std::vector<ParameterGroup> groups = groups_by_rank(parameters, settings.weight_decay);
+  if (settings.optimizer == OptimizerKind::sgd)
+    return std::make_unique<Sgd>(std::move(groups), settings.momentum);
+  const AdamDecay decay =
+      settings.optimizer == OptimizerKind::adam ? AdamDecay::coupled : AdamDecay::decoupled;
+  return std::make_unique<Adam>(std::move(groups), decay, settings.beta1, settings.beta2);
+}
+
+}  // namespace needle

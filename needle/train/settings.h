@@ -1,0 +1,60 @@
+// Everything that defines a training run, as saved in its checkpoints.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "needle/data/dataset.h"
+#include "needle/data/sources.h"
+#include "needle/models/decoder.h"
+#include "needle/optim/optimizer.h"
+#include "needle/optim/schedule.h"
+
+namespace needle {
+
+/// Where the training data comes from.
+enum class DataSource { corpus, lines, text };
+enum class OptimizerKind { sgd, adam, adamw };
+
+struct DataSettings {
+  DataSource source = DataSource::corpus;
+  std::string file;  ///< of lines or text
+  Tokenizer::Kind tokens = Tokenizer::Kind::characters;
+  double validation = 0.1;  ///< share of the file
+};
+
+struct TrainSettings {
+  DataSettings data;
+  DecoderConfig model;  ///< its vocabulary is the data's
+  OptimizerKind optimizer = OptimizerKind::adamw;
+  std::int64_t steps = 1500;
+  std::int64_t batch = 64;      ///< examples of one pass
+  std::int64_t accumulate = 1;  ///< passes of one step
+  double learning_rate = 3e-3, final_learning_rate = 1e-4;
+  std::int64_t warmup = 100;
+  Decay decay = Decay::cosine;
+  double beta1 = 0.9, beta2 = 0.99;
+  double momentum = 0.9;
+  double weight_decay = 0.1;
+  double clip = 1;  ///< limit of the gradient's norm; 0: none
+  double label_smoothing = 0;
+  std::int64_t seed = 1;
+  std::int64_t evaluate_every = 250, save_every = 500;
+
+  Schedule schedule() const { return {learning_rate, final_learning_rate, warmup, steps, decay}; }
+  /// Throws an Error that names the setting when one is impossible.
+  void validate() const;
+};
+
+void to_json(nlohmann::json& json, const TrainSettings& settings);
+void from_json(const nlohmann::json& json, TrainSettings& settings);
+
+std::string name_of_source(DataSource source);
+/// The data that the settings describe.
+std::unique_ptr<Dataset> make_dataset(const TrainSettings& settings);
+/// The optimizer that the settings describe.
+std::unique_ptr<Optimizer> make_optimizer(const TrainSettings& settings,
+                                          const std::vector<Parameter>& parameters);
+
+}  // namespace needle
