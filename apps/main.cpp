@@ -16,6 +16,10 @@ int main(int count, char** arguments) {
   });
   needle::Outcome outcome;
   needle::add_train(program, outcome);
+  needle::add_evaluate(program, outcome);
+  needle::add_generate(program, outcome);
+  needle::add_inspect(program, outcome);
+  needle::add_gradcheck(program, outcome);
   try {
     program.parse(count, arguments);
   } catch (const CLI::ParseError& error) {

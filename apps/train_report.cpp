@@ -23,17 +23,17 @@ std::vector<std::string> sample_texts(Trainer& trainer, std::int64_t count,
   const Tokenizer& tokenizer = trainer.data().tokenizer();
   GenerateSettings settings;
   settings.new_tokens = trainer.model().context();
-  settings.end = kEosId;
+  settings.end = kEndId;
   settings.sampler.vocabulary = tokenizer.vocabulary_size();
   Generator random(static_cast<std::uint64_t>(trainer.settings().seed) + 1000);
   std::vector<std::string> texts;
   constexpr std::int64_t kRows = 100;
   for (std::int64_t done = 0; done < count; done += kRows) {
     const std::vector<std::vector<std::int64_t>> prompts(
-        static_cast<std::size_t>(std::min(kRows, count - done)), {kBosId});
+        static_cast<std::size_t>(std::min(kRows, count - done)), {kBeginId});
     for (const auto& answer : generate(trainer.model(), prompts, settings, random, trainer.device())) {
       texts.push_back(tokenizer.decode(answer));
-      if (ended) ended->push_back(!answer.empty() && answer.back() == kEosId);
+      if (ended) ended->push_back(!answer.empty() && answer.back() == kEndId);
     }
   }
   return texts;

@@ -115,16 +115,15 @@ TEST(Corpus, sampled_sentences_keep_every_promise) {
   EXPECT_GT(with_brackets / kSamples, 0.2);
 }
 
-TEST(Corpus, is_rich_and_fits_a_context_of_96) {
+TEST(Corpus, is_rich_and_fits_a_context_of_80) {
   const Corpus corpus;
-  EXPECT_EQ(corpus.grammar().longest(), 95);
+  EXPECT_EQ(corpus.grammar().longest(), 68);
   EXPECT_GE(corpus.grammar().word_count(), 60);
   EXPECT_NEAR(corpus.entropy_rate(), corpus.grammar().entropy() / (corpus.grammar().expected_length() + 1),
               1e-15);
-  EXPECT_TRUE(corpus.grammar()
-                  .log_probability("today, every happy queen paints the white boat (over the barn [over the "
-                                   "lake {near the mill}]).")
-                  .has_value());
+  const std::string longest = "then, each small mouse that wants the grey boat finds the grey drum.";
+  EXPECT_EQ(longest.size(), 68u);
+  EXPECT_TRUE(corpus.grammar().log_probability(longest).has_value());
 }
 
 TEST(Corpus, judges_agreement_across_a_distance) {
@@ -135,8 +134,8 @@ TEST(Corpus, judges_agreement_across_a_distance) {
   };
   const Corpus corpus;
   for (const auto& [sentence, verbs, right, in_language] : {
-           Case{"the dog sings.", 1, 1, true},
-           Case{"the dog sing.", 1, 0, false},
+           Case{"the dog sings well.", 1, 1, true},
+           Case{"the dog sing well.", 1, 0, false},
            Case{"the dogs that see a cat sing.", 2, 2, true},
            Case{"the dogs that see a cat sings.", 2, 1, false},
            Case{"the dogs that sees a cat sing.", 2, 1, false},
@@ -144,10 +143,10 @@ TEST(Corpus, judges_agreement_across_a_distance) {
            Case{"the dog that the cats sees sings.", 2, 1, false},
            Case{"the dog that the cats see sing.", 2, 1, false},
            Case{"the dogs that emma sees sing.", 2, 2, true},
-           Case{"the dogs [near the inn] chases many cats.", 1, 0, false},
+           Case{"the dogs [near leo] likes many cats.", 1, 0, false},
            Case{"emma xyz sings", 1, 1, false},
-           Case{"the dogs that the cat", 2, 0, false},
-           Case{"sings sings", 2, 0, false},
+           Case{"the dogs that the cat", 0, 0, false},
+           Case{"sings sings", 0, 0, false},
            Case{"that", 0, 0, false},
            Case{"", 0, 0, false},
        }) {
@@ -178,10 +177,10 @@ TEST(Corpus, judges_brackets) {
 
 TEST(Corpus, floor_is_the_mean_over_targets_with_the_end) {
   const Corpus corpus;
-  const std::vector<std::string> sentences = {"emma sings.", "the dog sings."};
+  const std::vector<std::string> sentences = {"emma sings well.", "the dog sings well."};
   const double expected =
       -(*corpus.grammar().log_probability(sentences[0]) + *corpus.grammar().log_probability(sentences[1])) /
-      (12 + 15);
+      (17 + 20);
   EXPECT_NEAR(corpus.mean_negative_log_probability(sentences), expected, 1e-12);
   EXPECT_THROW(corpus.mean_negative_log_probability(std::vector<std::string>{"no"}), Error);
   EXPECT_THROW(corpus.mean_negative_log_probability({}), Error);

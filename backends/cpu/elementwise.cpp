@@ -121,15 +121,25 @@ void require_no_zero(const View& b) {
 void CpuBackend::copy(const View& x, const View& y) {
   const StridedLoop<2> loop({x, y});
   const auto strides = loop.run_strides();
-  const auto copy_as = [&](auto from_tag, auto to_tag) {
-    using From = typename decltype(from_tag)::type;
-    using To = typename decltype(to_tag)::type;
-    loop.run([&](const auto& offsets, std::int64_t count) {
-      copy_run(x.as<From>() + offsets[0], strides[0], y.as<To>() + offsets[1], strides[1], count);
+  if (x.dtype == y.dtype) {
+    return dispatch_size(x.dtype, [&](auto tag) {
+      using Word = typename decltype(tag)::type;
+      loop.run([&](const auto& offsets, std::int64_t count) {
+        copy_run(x.as<Word>() + offsets[0], strides[0], y.as<Word>() + offsets[1], strides[1], count);
+      });
     });
-  };
-  if (x.dtype == y.dtype) return dispatch_size(x.dtype, [&](auto word) { copy_as(word, word); });
-  dispatch(x.dtype, [&](auto from) { dispatch(y.dtype, [&](auto to) { copy_as(from, to); }); });
+  }
+  loop.run([&](const auto& offsets, std::int64_t count) {
+    dispatch(x.dtype, [&](auto from_tag) {
+      using From = typename decltype(from_tag)::type;
+      dispatch(y.dtype, [&](auto to_tag) {
+        using To = typename decltype(to_tag)::type;
+        if constexpr (!std::is_same_v<From, To>) {
+          copy_run(x.as<From>() + offsets[0], strides[0], y.as<To>() + offsets[1], strides[1], count);
+        }
+      });
+    });
+  });
 }
 
 void CpuBackend::fill(double value, const View& y) {

@@ -138,6 +138,42 @@ std::unique_ptr<Dataset> stream_from_file(const std::filesystem::path& path, con
   return std::make_unique<StreamDataset>(std::move(training), std::move(validation), std::move(settings));
 }
 
+std::vector<Batch> batches_of_lines(const std::filesystem::path& path, const Tokenizer& tokenizer,
+                                    const RowFormat& format, std::int64_t size) {
+  require(size > 0, "data: wanted a positive batch, got ", size);
+  const std::string text = read_text(path), name = path.filename().string();
+  const std::vector<TokenRow> rows = encode_lines(lines_with_text(text), tokenizer, format, name);
+  require(!rows.empty(), name, ": no text in it");
+  std::vector<Batch> batches;
+  for (std::span<const TokenRow> left = rows; !left.empty();) {
+    const std::size_t count = std::min(left.size(), static_cast<std::size_t>(size));
+    batches.push_back(make_rows_batch(left.first(count), format));
+    left = left.subspan(count);
+  }
+  return batches;
+}
+
+std::vector<Batch> batches_of_text(const std::filesystem::path& path, const Tokenizer& tokenizer,
+                                   std::int64_t context, std::int64_t size) {
+  require(size > 0 && context > 0, "data: wanted a positive batch and context, got ", size, " and ", context);
+  const std::string name = path.filename().string();
+  const std::vector<std::int64_t> tokens = tokenizer.encode(read_text(path), name);
+  const std::int64_t targets = std::ssize(tokens) - 1;
+  require(targets > 0, name, ": ", tokens.size(), " tokens, wanted at least 2");
+  std::vector<Batch> batches;
+  std::vector<std::int64_t> starts;
+  for (std::int64_t start = 0; start + context <= targets; start += context) {
+    starts.push_back(start);
+    if (std::ssize(starts) < size && start + 2 * context <= targets) continue;
+    batches.push_back(make_stream_batch(tokens, starts, context));
+    starts.clear();
+  }
+  if (const std::int64_t rest = targets % context; rest > 0) {
+    batches.push_back(make_stream_batch(tokens, std::vector{targets - rest}, rest));
+  }
+  return batches;
+}
+
 std::unique_ptr<Dataset> rows_from_corpus(std::uint64_t seed, std::int64_t training_count,
                                           std::int64_t validation_count, RowFormat format) {
   const Corpus corpus;

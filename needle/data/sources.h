@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "needle/data/dataset.h"
 
@@ -29,6 +30,14 @@ std::unique_ptr<Dataset> rows_from_file(const std::filesystem::path& path, const
 /// Windows of the whole text. Its last part, a share of the tokens, is for validation. Throws if either part
 /// is shorter than a window.
 std::unique_ptr<Dataset> stream_from_file(const std::filesystem::path& path, const FileOptions& options);
+
+/// A whole file by a vocabulary that is known already, `size` examples to a batch: its lines as rows, or its
+/// text as windows that follow one another, the last one shorter. Throws on text outside the vocabulary, and
+/// on a line too long for the context.
+std::vector<Batch> batches_of_lines(const std::filesystem::path& path, const Tokenizer& tokenizer,
+                                    const RowFormat& format, std::int64_t size);
+std::vector<Batch> batches_of_text(const std::filesystem::path& path, const Tokenizer& tokenizer,
+                                   std::int64_t context, std::int64_t size);
 
 /// Sentences of the built-in Corpus, as characters, with the exact floor of the validation loss. Training and
 /// validation sentences come from separate child streams of `seed`; the description says which share of the

@@ -40,10 +40,10 @@ NDArray allowed_pairs(const AttentionOptions& options, std::int64_t queries, std
   const auto restrict_to = [&](const NDArray& mask) {
     allowed = select(mask, allowed, NDArray::full({1, 1, 1, 1}, 0, DType::boolean, device));
   };
-  if (options.causal) restrict_to(binary(LessEqual{}, key, position));
+  if (options.causal || options.window > 0) restrict_to(binary(LessEqual{}, key, position));
   if (options.window > 0) {
-    restrict_to(binary(Greater{}, key, unary(AddScalar{static_cast<double>(-options.window)}, position)));
-    if (!options.causal) restrict_to(binary(LessEqual{}, key, position));
+    const double first = offset - static_cast<double>(options.window);
+    restrict_to(binary(Greater{}, key, NDArray::arange(queries, DType::i64, device, first).unsqueeze(1)));
   }
   if (options.key_mask.defined()) restrict_to(options.key_mask.unsqueeze(1).unsqueeze(1));
   if (options.allowed.defined()) restrict_to(options.allowed);
