@@ -19,7 +19,9 @@ int main(int count, char** arguments) {
   needle::add_evaluate(program, outcome);
   needle::add_generate(program, outcome);
   needle::add_inspect(program, outcome);
+  needle::add_decoder(program, outcome);
   needle::add_gradcheck(program, outcome);
+  needle::add_bench(program, outcome);
   try {
     program.parse(count, arguments);
   } catch (const CLI::ParseError& error) {

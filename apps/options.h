@@ -4,7 +4,9 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "backends/device.h"
 #include "needle/models/names_of_choices.h"
+#include "needle/threads.h"
 #include "needle/train/names_of_choices.h"
 
 namespace needle {
@@ -33,6 +35,23 @@ CLI::Option* add_choice(CLI::App& command, const std::string& name, Choice& valu
 template <class T>
 CLI::Option* add_value(CLI::App& command, const std::string& name, T& value, const std::string& help) {
   return command.add_option(name, value, help)->capture_default_str();
+}
+
+/// The options that say where a command computes.
+struct ComputeOptions {
+  std::string device = "cpu";
+  int threads = 0;
+};
+inline void add_compute_options(CLI::App& command, ComputeOptions& options,
+                                const std::string& group = "Options") {
+  add_value(command, "--device", options.device, "Where to compute")->group(group);
+  add_value(command, "--threads", options.threads, "Threads; 0: one a core")->group(group);
+}
+/// The device that the options name, with the threads that they ask for.
+inline Device use(const ComputeOptions& options) {
+  require(options.threads >= 0, "--threads must be at least 0, got ", options.threads);
+  if (options.threads > 0) set_threads(options.threads);
+  return device_of(options.device);
 }
 
 }  // namespace needle

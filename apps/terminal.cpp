@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iomanip>
 #include <iostream>
@@ -36,6 +37,13 @@ std::string fixed(double number, int digits) {
 }
 
 std::string megabytes(double bytes) { return fixed(bytes / 1e6, 1) + " MB"; }
+
+std::string percent(double part, double whole) { return fixed(100 * part / whole, 1) + " %"; }
+
+void print_row(const std::string& label, const std::string& text) {
+  constexpr int kLabelWidth = 13;
+  std::cout << std::left << std::setw(kLabelWidth) << label << "  " << text << '\n';
+}
 
 LiveLine::LiveLine() : terminal_(isatty(STDERR_FILENO) != 0) {}
 

@@ -1,4 +1,4 @@
-// Text for people: numbers with units, and a live line that is only there on a terminal.
+// Text for people: numbers with units, aligned rows, and a live line that is only there on a terminal.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,22 @@ std::string duration(double seconds);
 std::string megabytes(double bytes);
 /// A number with `digits` after the point.
 std::string fixed(double number, int digits);
+/// `part` of `whole` as "99.4 %".
+std::string percent(double part, double whole);
+
+/// A row on stdout: the label, and the text in a column of its own.
+void print_row(const std::string& label, const std::string& text);
 
 /// One line on stderr that is written over and over; nothing when stderr is no terminal.
 class LiveLine {
  public:
   LiveLine();
-  ~LiveLine() { clear(); }
   LiveLine(const LiveLine&) = delete;
   LiveLine& operator=(const LiveLine&) = delete;
+  ~LiveLine() { clear(); }
+  /// Replaces the line.
   void show(const std::string& text);
   void clear();
-  bool visible() const { return terminal_; }
 
  private:
   bool terminal_;

@@ -1,13 +1,12 @@
 // `needle train`: options, then the run itself.
+#include <algorithm>
 #include <csignal>
-#include <iostream>
-#include <nlohmann/json.hpp>
+#include <memory>
+#include <string_view>
 
 #include "apps/command.h"
 #include "apps/options.h"
 #include "apps/train_run.h"
-#include "backends/device.h"
-#include "needle/threads.h"
 
 namespace needle {
 
@@ -17,7 +16,8 @@ void add_data_options(CLI::App& command, TrainOptions& options) {
   command.add_option("--lines", options.lines, "Train on a file, one line a row")
       ->type_name("FILE")
       ->group("Data");
-  command.add_option("--text", options.text, "Train on a file, windows of its text")
+  command
+      .add_option("--text", options.text, "Train on windows of a file's text; neither: the built-in corpus")
       ->type_name("FILE")
       ->group("Data");
   add_choice(command, "--tokens", options.settings.data.tokens, "What a token of the file is")->group("Data");
@@ -72,7 +72,7 @@ void add_training_options(CLI::App& command, TrainOptions& options) {
   add_choice(command, "--decay", s.decay, "How the learning rate falls")->group("Training");
   command.add_option("--betas", options.betas, "Decay rates of Adam's two moments")
       ->expected(2)
-      ->default_str("0.9 0.99")
+      ->default_str("0.9 0.98")
       ->group("Training");
   value("--momentum", s.momentum, "Of sgd");
   value("--weight-decay", s.weight_decay, "Decay of matrices; vectors do not decay");
@@ -84,37 +84,47 @@ void add_training_options(CLI::App& command, TrainOptions& options) {
 }
 
 void add_run_options(CLI::App& command, TrainOptions& options) {
-  const auto value = [&](const char* name, auto& target, const char* help) {
-    return add_value(command, name, target, help)->group("Run");
+  const auto folder = [&](const char* name, std::string& target, const char* help) {
+    command.add_option(name, target, help)->type_name("DIR")->group("Run");
   };
-  value("--device", options.device, "Where to compute");
-  value("--threads", options.threads, "Threads; 0: one a core");
-  command
-      .add_flag("--strict", options.settings.model.strict,
-                "Make a real position that may read nothing an error")
-      ->group("Run");
-  command
-      .add_flag("--anomaly", options.anomaly,
-                "Name the first operation that makes a NaN or infinity (slower)")
-      ->group("Run");
-  command.add_option("--out", options.out, "Folder of the run [runs/<data>-<n>]")
-      ->type_name("DIR")
-      ->group("Run");
-  command
-      .add_option("--resume", options.resume, "Go on with the run in this folder, as if it had never stopped")
-      ->type_name("DIR")
-      ->group("Run");
-  command.add_flag("--overwrite", options.overwrite, "Replace the run that --out holds")->group("Run");
-  command.add_flag("--json", options.json, "Print one JSON object a line")->group("Run");
+  const auto flag = [&](const char* name, bool& target, const char* help) {
+    command.add_flag(name, target, help)->group("Run");
+  };
+  add_compute_options(command, options.compute, "Run");
+  flag("--strict", options.settings.model.strict, "A real position that may read nothing is an error");
+  flag("--anomaly", options.anomaly, "Name the first operation that makes a NaN or infinity; slower");
+  folder("--out", options.out, "Folder of the run [runs/<data>-<n>, the next free n]");
+  folder("--resume", options.resume, "Go on with the run in this folder, as if it had never stopped");
+  flag("--overwrite", options.overwrite, "Replace the run that --out holds");
+  flag("--json", options.json, "Print one JSON object a line");
+}
+
+/// A run that goes on keeps its settings; only its file may have moved, and how it is computed and shown.
+void refuse_changes(const CLI::App& command) {
+  constexpr std::string_view kFree[] = {"--lines",   "--text",   "--device", "--threads", "--strict",
+                                        "--anomaly", "--resume", "--json",   "--help"};
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string name = option->get_name();
+    require(option->count() == 0 || std::ranges::find(kFree, name) != std::end(kFree), "train: ", name,
+            " can't be given with --resume; the run keeps its settings");
+  }
 }
 
 volatile std::sig_atomic_t interrupted = 0;
 
+/// The first Ctrl-C asks to stop after the step; a second one ends the program at once.
+void stop_at_interrupt() {
+  const auto handler = [](int signal) {
+    interrupted = 1;
+    std::signal(signal, SIG_DFL);
+  };
+  std::signal(SIGINT, handler);
+  std::signal(SIGTERM, handler);
+}
+
 }  // namespace
 
-bool stop_requested() { return interrupted != 0; }
-
-void add_train(CLI::App& program, Outcome& outcome) {
+void add_train(CLI::App& program, Outcome&) {
   auto options = std::make_shared<TrainOptions>();
   CLI::App* command = program.add_subcommand("train", "Train a decoder and show the result");
   command->footer("Example: needle train --lines names.txt --layers 2 --width 64 --steps 3000");
@@ -122,23 +132,11 @@ void add_train(CLI::App& program, Outcome& outcome) {
   add_model_options(*command, options->settings.model);
   add_training_options(*command, *options);
   add_run_options(*command, *options);
-  command->callback([options, command, &outcome] {
+  command->callback([options, command] {
     require(options->lines.empty() || options->text.empty(), "train: --lines and --text exclude each other");
-    if (!options->resume.empty()) {
-      // A resumed run keeps its settings; only where and how it is shown may be said again.
-      for (const CLI::Option* option : command->get_options()) {
-        const std::string group = option->get_group(), name = option->get_name();
-        const bool free = group == "Run" ? name != "--out" && name != "--overwrite" && name != "--strict"
-                                         : name == "--lines" || name == "--text" || name == "--help";
-        require(free || option->count() == 0, "train: ", name,
-                " can't be changed by --resume; the run keeps its settings");
-      }
-    }
-    std::signal(SIGINT, [](int) { interrupted = 1; });
-    std::signal(SIGTERM, [](int) { interrupted = 1; });
-    if (options->threads > 0) set_threads(options->threads);
-    require(options->threads >= 0, "train: --threads must be at least 0, got ", options->threads);
-    outcome.code = run_training(*options);
+    if (!options->resume.empty()) refuse_changes(*command);
+    stop_at_interrupt();
+    run_training(*options, [] { return interrupted != 0; });
   });
 }
 

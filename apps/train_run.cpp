@@ -1,120 +1,98 @@
 #include "apps/train_run.h"
 
+#include <algorithm>
 #include <chrono>
-#include <iostream>
-#include <nlohmann/json.hpp>
+#include <filesystem>
+#include <optional>
+#include <utility>
 
-#include "apps/run_folder.h"
-#include "apps/terminal.h"
+#include "apps/loss_curve.h"
 #include "apps/train_report.h"
 #include "needle/anomaly.h"
 #include "needle/io/checkpoint.h"
-#include "needle/train/trainer.h"
+#include "needle/train/training.h"
 
 namespace needle {
 
 namespace {
 
-/// The settings that the options mean, whole: those of the saved run when one is resumed.
-TrainSettings settings_of(const TrainOptions& options, std::filesystem::path& checkpoint) {
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// The settings that the options mean: those of the saved run where one is gone on with.
+TrainSettings settings_of(const TrainOptions& options, const fs::path& checkpoint) {
   TrainSettings settings = options.settings;
-  if (!options.resume.empty()) {
-    checkpoint = find_checkpoint(options.resume);
-    const bool strict = settings.model.strict;
+  if (!checkpoint.empty()) {
     settings = load_saved_run(checkpoint).settings;
-    settings.model.strict = strict;
-  } else if (!options.betas.empty()) {
-    settings.beta1 = options.betas.at(0);
-    settings.beta2 = options.betas.at(1);
+    settings.model.strict = options.settings.model.strict;
   }
+  if (!options.betas.empty()) settings.beta1 = options.betas.at(0), settings.beta2 = options.betas.at(1);
   if (!options.lines.empty()) settings.data.source = DataSource::lines, settings.data.file = options.lines;
   if (!options.text.empty()) settings.data.source = DataSource::text, settings.data.file = options.text;
   return settings;
 }
 
-/// How long a step and a validation take, measured on a copy so that the run itself is not touched.
-double estimated_seconds(Trainer& trainer) {
-  Trainer copy(trainer.settings(), trainer.data(), trainer.device());
-  copy.step();
-  double step = 1e9;
-  for (int i = 0; i < 3; ++i) step = std::min(step, copy.step().seconds);
-  const auto start = std::chrono::steady_clock::now();
-  copy.evaluate();
-  const double validation = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  const TrainSettings& s = trainer.settings();
-  const double left = static_cast<double>(s.steps - trainer.steps_done());
-  return left * step + left / static_cast<double>(s.evaluate_every) * validation;
+/// The folder of the run, new or with the checkpoint loaded into the trainer.
+RunFolder open_run(const TrainOptions& options, const fs::path& checkpoint, Trainer& trainer) {
+  if (checkpoint.empty()) {
+    const std::string name = trainer.settings().data.name();
+    return RunFolder::create(options.out.empty() ? RunFolder::free_path(name) : fs::path(options.out),
+                             options.overwrite);
+  }
+  trainer.load(checkpoint);
+  const bool is_checkpoint = fs::equivalent(checkpoint, options.resume);
+  return RunFolder::reopen(is_checkpoint ? fs::absolute(checkpoint).parent_path() : fs::path(options.resume),
+                           trainer.steps_done());
 }
 
-/// The loop: steps, validations, checkpoints. False when the user stopped it.
-bool train_to_end(Trainer& trainer, RunFolder& run, TrainReport& report) {
-  const TrainSettings& settings = trainer.settings();
-  const auto start = std::chrono::steady_clock::now();
-  const std::int64_t first = trainer.steps_done();
-  while (trainer.steps_done() < settings.steps) {
-    HistoryRow row{trainer.step(), 0, {}};
-    const std::int64_t step = trainer.steps_done();
-    row.tokens_per_second =
-        row.step.seconds > 0 ? static_cast<double>(row.step.tokens) / row.step.seconds : 0;
-    const bool stop = stop_requested(), last = stop || step == settings.steps;
-    if (last || step % settings.evaluate_every == 0) {
-      row.validation = trainer.evaluate().loss;
-      if (*row.validation < trainer.best_validation()) {
-        trainer.set_best_validation(*row.validation);
-        run.save_best(trainer);
-      }
-    }
-    run.record(row);
-    const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    report.step(row, spent / static_cast<double>(step - first) * static_cast<double>(settings.steps - step));
-    if (last || step % settings.save_every == 0) {
-      run.save(trainer);
-      run.write_losses();
-    }
-    if (stop && step < settings.steps) return false;
-  }
-  return true;
+/// How long the run will take, from real steps that leave no trace and from one batch of the validation.
+double estimate_seconds(Trainer& trainer) {
+  const std::int64_t steps = trainer.settings().steps - trainer.steps_done();
+  if (steps <= 0) return 0;
+  trainer.rehearse_step();  // the first one is slow: it fills the memory pool
+  double step = 0;
+  constexpr int kMeasured = 3;
+  for (int i = 0; i < kMeasured; ++i) step += trainer.rehearse_step().seconds / kMeasured;
+  const std::vector<Batch> batches = trainer.data().validation_batches(trainer.settings().batch);
+  const Clock::time_point start = Clock::now();
+  evaluate(trainer.model(), {batches.front()}, trainer.device());
+  const double evaluation = seconds_since(start) * static_cast<double>(batches.size());
+  return static_cast<double>(steps) *
+         (step + evaluation / static_cast<double>(trainer.settings().evaluate_every));
 }
 
 }  // namespace
 
-TrainSettings TrainOptions::default_settings() {
-  TrainSettings settings;
-  settings.model.context = 96;
-  settings.model.width = 128;
-  settings.model.layers = 4;
-  settings.model.heads = 4;
-  settings.steps = 1500;
-  settings.batch = 32;
-  return settings;
-}
-
-int run_training(TrainOptions options) {
-  const Device device = device_of(options.device);
-  std::filesystem::path checkpoint;
+void run_training(const TrainOptions& options, const std::function<bool()>& stop) {
+  const Device device = use(options.compute);
+  const fs::path checkpoint = options.resume.empty() ? fs::path() : find_checkpoint(options.resume);
   const TrainSettings settings = settings_of(options, checkpoint);
   const std::unique_ptr<Dataset> data = make_dataset(settings);
   Trainer trainer(settings, *data, device);
-  std::optional<RunFolder> run;
-  if (checkpoint.empty()) {
-    run = RunFolder::create(options.out, name_of_source(settings.data.source), options.overwrite);
-  } else {
-    trainer.load(checkpoint);
-    const bool inside = checkpoint != std::filesystem::path(options.resume);
-    run = RunFolder::reopen(inside ? std::filesystem::path(options.resume) : checkpoint.parent_path(),
-                            trainer.steps_done());
-  }
-  TrainReport report(options.json);
-  report.start(trainer, *run, estimated_seconds(trainer));
+  RunFolder run = open_run(options, checkpoint, trainer);
+
   AnomalyDetector detector;
   const ObserverScope watch(options.anomaly ? &detector : nullptr);
-  const bool finished = train_to_end(trainer, *run, report);
-  run->draw_curve(data->floor());
+  const std::unique_ptr<TrainReport> report = options.json ? make_json_report() : make_text_report();
+  report->start(measure_start(trainer, run, estimate_seconds(trainer)));
+  const Clock::time_point start = Clock::now();
+  const std::int64_t first = trainer.steps_done();
+  TrainingEvents events;
+  events.stop = stop;
+  events.on_step = [&](const StepResult& step, std::optional<double> validation_loss) {
+    const double a_step = seconds_since(start) / static_cast<double>(step.step - first);
+    report->step(step, validation_loss, a_step * static_cast<double>(settings.steps - step.step));
+  };
+  const bool finished = train(trainer, run, events);
+  const fs::path curve = draw_loss_curve(run, data->floor());
   if (finished)
-    report.finish(trainer, *run);
+    report->finish(measure_end(trainer, run, curve));
   else
-    report.stopped(trainer, *run);
-  return 0;
+    report->stopped(trainer.steps_done(), run.path());
 }
 
 }  // namespace needle

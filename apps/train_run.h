@@ -1,30 +1,26 @@
-// One run of `needle train`.
+// One run of `needle train`, from its options to the report at its end.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "apps/options.h"
 #include "needle/train/settings.h"
 
 namespace needle {
 
 /// What the command line says.
 struct TrainOptions {
-  TrainSettings settings = default_settings();
+  TrainSettings settings;
   std::string lines, text;
   std::vector<double> betas;
-  std::string device = "cpu", out, resume;
-  int threads = 0;
+  ComputeOptions compute;
+  std::string out, resume;
   bool anomaly = false, overwrite = false, json = false;
-
-  /// A decoder and a schedule that learn the built-in corpus in about two minutes on two cores.
-  static TrainSettings default_settings();
 };
 
-/// Trains to the end, or until stop_requested(). Returns the exit code.
-int run_training(TrainOptions options);
-
-/// Whether the user has asked to stop (Ctrl-C).
-bool stop_requested();
+/// Trains to the end, or until `stop` says so, and reports.
+void run_training(const TrainOptions& options, const std::function<bool()>& stop);
 
 }  // namespace needle

@@ -15,7 +15,7 @@ SavedModel load_saved_model(const std::filesystem::path& path, Device device) {
           run.settings.model.vocabulary);
   Generator overwritten(0);
   SavedModel saved{folder, run.settings, run.tokenizer, Decoder(run.settings.model, overwritten, device)};
-  load_model(folder, saved.model);
+  load_checkpoint(folder, saved.model);
   return saved;
 }
 

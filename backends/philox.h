@@ -49,16 +49,26 @@ HOST_DEVICE inline float uniform_from_bits(std::uint32_t bits) {
   return static_cast<float>(bits >> 8) * 0x1p-24f;
 }
 
-/// Standard normal number (Box and Muller, 1958) of absolute position `position`; positions 2n and 2n + 1
-/// share one pair of words.
-HOST_DEVICE inline float normal_at(std::uint64_t seed, std::uint64_t position) {
-  const std::uint32_t first = philox_word(seed, position & ~std::uint64_t{1});
-  const std::uint32_t second = philox_word(seed, position | 1);
+/// Uniform in [low, high); where rounding meets `high`, the value is `low`.
+template <class T>
+HOST_DEVICE inline T uniform_between(std::uint32_t bits, T low, T high) {
+  const T x = low + (high - low) * static_cast<T>(uniform_from_bits(bits));
+  return x < high ? x : low;
+}
+
+/// The first or second of the two independent standard normal numbers of two words (Box and Muller, 1958).
+HOST_DEVICE inline float normal_from_bits(std::uint32_t first, std::uint32_t second, bool is_second) {
   // In (0, 1], so that the logarithm is finite.
   const double u = (static_cast<double>(first >> 8) + 1.0) * 0x1p-24;
   const double angle = 6.283185307179586 * static_cast<double>(second >> 8) * 0x1p-24;
   const double radius = std::sqrt(-2.0 * std::log(u));
-  return static_cast<float>(radius * ((position & 1) ? std::sin(angle) : std::cos(angle)));
+  return static_cast<float>(radius * (is_second ? std::sin(angle) : std::cos(angle)));
+}
+
+/// Standard normal number of absolute position `position`; positions 2n and 2n + 1 share one pair of words.
+HOST_DEVICE inline float normal_at(std::uint64_t seed, std::uint64_t position) {
+  return normal_from_bits(philox_word(seed, position & ~std::uint64_t{1}), philox_word(seed, position | 1),
+                          (position & 1) != 0);
 }
 
 }  // namespace needle

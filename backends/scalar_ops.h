@@ -92,12 +92,12 @@ struct Abs {
     return x < T(0) ? -x : (x == T(0) ? T(0) : x);
   }
 };
-/// -1, 0 or 1; NaN stays NaN.
+/// -1, 0 or 1; 0 for NaN.
 struct Sign {
   static constexpr const char* kName = "sign";
   template <class T>
   HOST_DEVICE T operator()(T x) const {
-    return x > T(0) ? T(1) : (x < T(0) ? T(-1) : x);
+    return x > T(0) ? T(1) : (x < T(0) ? T(-1) : T(0));
   }
 };
 struct Silu {
@@ -239,7 +239,7 @@ struct ReluGradient {
   static constexpr const char* kName = "relu_gradient";
   template <class T>
   HOST_DEVICE T operator()(T x, T g) const {
-    return x > T(0) ? g : T(0);
+    return x <= T(0) ? T(0) : g;
   }
 };
 struct TanhGradient {

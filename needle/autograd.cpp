@@ -207,16 +207,20 @@ std::vector<Tensor> FusedOp::gradient(const std::vector<Tensor>& out_grads, cons
                                       const Needs& needs) {
   const bool differentiable = grad_enabled();
   const GradMode on(true);
-  // One fresh node an input slot, so that a tensor in two slots is counted once a slot, and the walk stops
-  // here.
+  // One fresh node an input slot, so that a tensor in two slots is counted once a slot; the walk stops there.
   std::vector<Tensor> inputs, wanted;
+  Borders borders;
   for (int i = 0; i < saved.input_count(); ++i) {
-    const bool needed = needs[static_cast<std::size_t>(i)];
-    const bool passed = i < passed_inputs(saved.input_count());
-    inputs.push_back(needed && passed ? apply_op<IdentityOp>({saved.input(i)}) : saved.input(i));
-    if (needed) wanted.push_back(inputs.back());
+    Tensor input = saved.input(i);
+    if (input.requires_grad() && i < passed_inputs(saved.input_count())) {
+      input = apply_op<IdentityOp>({input});
+      borders.insert(input.body()->node.get());
+    }
+    if (needs[static_cast<std::size_t>(i)]) wanted.push_back(input);
+    inputs.push_back(std::move(input));
   }
-  const std::vector<Tensor> found = gradients(definition(inputs), wanted, out_grads, differentiable);
+  const std::vector<Tensor> found =
+      gradients_within(borders, definition(inputs), wanted, out_grads, differentiable);
   std::vector<Tensor> result(inputs.size());
   for (std::size_t i = 0, next = 0; i < inputs.size(); ++i) {
     if (needs[i]) result[i] = found[next++];

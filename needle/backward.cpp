@@ -56,17 +56,18 @@ Place place_of(const Tensor& tensor) {
   return {tensor.body()->node.get(), tensor.body()->output};
 }
 
-/// One walk. Without targets it visits everything and adds into the leaves' grad.
+/// One walk, up to the borders. Without targets it visits everything and adds into the leaves' grad.
 class Walk final : public GradientSums {
  public:
-  Walk(const std::vector<Tensor>& ys, const std::vector<Tensor>* targets, bool differentiable, bool retain)
-      : differentiable_(differentiable), retain_(retain) {
+  Walk(const std::vector<Tensor>& ys, const std::vector<Tensor>* targets, const Borders& borders,
+       bool differentiable, bool retain)
+      : borders_(borders), differentiable_(differentiable), retain_(retain) {
     if (targets) {
       targeted_ = true;
       for (const Tensor& x : *targets) target_sums_[place_of(x)];
     }
     for (const Tensor& y : ys) {
-      if (y.body()->node) roots_.push_back(y.body()->node);
+      if (y.body()->node && !borders_.contains(y.body()->node.get())) roots_.push_back(y.body()->node);
     }
     find_useful();
     count_consumers();
@@ -154,6 +155,7 @@ class Walk final : public GradientSums {
   void find_useful() {
     std::vector<std::pair<Node*, std::size_t>> stack;
     const auto enter = [&](Node* node) {
+      if (borders_.contains(node)) return;
       require(!node->released,
               "backward: this graph was walked before and is freed; pass retain_graph to walk it twice");
       if (states_.try_emplace(node).second) stack.emplace_back(node, 0);
@@ -283,10 +285,10 @@ class Walk final : public GradientSums {
       else if (const GradientSum* sum = sum_at(slot.node.get(), slot.output, slot.leaf.get()))
         outputs.push_back(sum->array);
     }
-    observer->after(
-        {node.op->name(), Phase::backward, node.path, inputs, outputs, node.op->operations(inputs, outputs)});
+    observer->after({node.op->name(), Phase::backward, node.path, inputs, outputs, 0});
   }
 
+  const Borders& borders_;
   bool differentiable_, retain_, targeted_ = false;
   std::unordered_map<Node*, State> states_;
   std::unordered_map<Place, GradientSum, PlaceHash> target_sums_;
@@ -317,17 +319,24 @@ void Tensor::backward(const NDArray& seed, bool retain_graph) const {
     body_->grad = grad().defined() ? binary(Add{}, grad(), start.array()) : start.array().copy();
     return;
   }
-  Walk walk({*this}, nullptr, false, retain_graph);
+  const Borders none;
+  Walk walk({*this}, nullptr, none, false, retain_graph);
   walk.seed(*this, start);
   walk.run();
 }
 
 std::vector<Tensor> gradients(const std::vector<Tensor>& ys, const std::vector<Tensor>& xs,
                               const std::vector<Tensor>& seeds, bool differentiable) {
+  return gradients_within({}, ys, xs, seeds, differentiable);
+}
+
+std::vector<Tensor> gradients_within(const Borders& borders, const std::vector<Tensor>& ys,
+                                     const std::vector<Tensor>& xs, const std::vector<Tensor>& seeds,
+                                     bool differentiable) {
   require(seeds.empty() || seeds.size() == ys.size(), "gradients: ", ys.size(), " values, but ", seeds.size(),
           " seeds");
   const GradMode mode(differentiable);
-  Walk walk(ys, &xs, differentiable, true);
+  Walk walk(ys, &xs, borders, differentiable, true);
   for (std::size_t i = 0; i < ys.size(); ++i)
     walk.seed(ys[i], seed_of(ys[i], seeds.empty() ? Tensor() : seeds[i]));
   walk.run();

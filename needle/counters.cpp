@@ -8,20 +8,38 @@ double product_operations(std::span<const NDArray> inputs, std::span<const NDArr
   return 2.0 * static_cast<double>(outputs[0].count()) * static_cast<double>(inputs[0].size(-1));
 }
 
-double attention_pairs(const AttentionSettings& settings, std::int64_t batch, std::int64_t heads,
-                       std::int64_t queries, std::int64_t keys) {
-  if (!settings.key_mask.data && !settings.allowed.data) {
-    std::int64_t pairs = 0;
+double attention_pairs(const AttentionSettings& settings, const Shape& full, const NDArray& key_mask,
+                       const NDArray& allowed) {
+  const std::int64_t batch = full[0], heads = full[1], queries = full[2], keys = full[3];
+  std::vector<bool> real, may;
+  if (key_mask.defined()) real = key_mask.to_vector<bool>();
+  if (allowed.defined()) may = allowed.broadcast_to(full).to_vector<bool>();
+  std::int64_t pairs = 0;
+  std::vector<std::int64_t> real_before(static_cast<std::size_t>(keys) + 1);  // of this batch row
+  for (std::int64_t row = 0; row < batch; ++row) {
+    for (std::int64_t j = 0; j < keys; ++j) {
+      const bool counts = real.empty() || real[static_cast<std::size_t>(row * keys + j)];
+      real_before[static_cast<std::size_t>(j) + 1] = real_before[static_cast<std::size_t>(j)] + counts;
+    }
     for (std::int64_t t = 0; t < queries; ++t) {
       const std::int64_t position = settings.offset + t;
       const std::int64_t end = settings.causal ? std::clamp<std::int64_t>(position + 1, 0, keys) : keys;
       const std::int64_t start =
           settings.window > 0 ? std::clamp<std::int64_t>(position - settings.window + 1, 0, end) : 0;
-      pairs += end - start;
+      if (may.empty()) {
+        pairs += heads *
+                 (real_before[static_cast<std::size_t>(end)] - real_before[static_cast<std::size_t>(start)]);
+        continue;
+      }
+      for (std::int64_t head = 0; head < heads; ++head) {
+        for (std::int64_t j = start; j < end; ++j) {
+          pairs += may[static_cast<std::size_t>(((row * heads + head) * queries + t) * keys + j)] &&
+                   (real.empty() || real[static_cast<std::size_t>(row * keys + j)]);
+        }
+      }
     }
-    return static_cast<double>(batch * heads * pairs);
   }
-  return 0;
+  return static_cast<double>(pairs);
 }
 
 void OperationCounter::after(const OpEvent& event) {

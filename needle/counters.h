@@ -13,9 +13,10 @@ namespace needle {
 /// Operations of a product with `outputs[0]` as its result: 2 n m k, batches included.
 double product_operations(std::span<const NDArray> inputs, std::span<const NDArray> outputs);
 
-/// How many (query, key) pairs of an attention over [batch, heads, queries, keys] the masks allow.
-double attention_pairs(const AttentionSettings& settings, std::int64_t batch, std::int64_t heads,
-                       std::int64_t queries, std::int64_t keys);
+/// How many (query, key) pairs of an attention over `full` [batch, heads, queries, keys] are allowed by the
+/// settings' causality and window and by the masks, each as attention() takes it or undefined.
+double attention_pairs(const AttentionSettings& settings, const Shape& full, const NDArray& key_mask = {},
+                       const NDArray& allowed = {});
 
 /// Adds up the operations of every op that runs in its scope, by op name. Products are counted as 2 n m k and
 /// attention as 2 (key width + value width) a pair that the masks allow; other ops one an output element.

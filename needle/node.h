@@ -1,6 +1,8 @@
 // The recorded graph: one node an application of an op. Internal to autograd and to what inspects graphs.
 #pragma once
 
+#include <unordered_set>
+
 #include "needle/autograd.h"
 
 namespace needle {
@@ -32,5 +34,13 @@ struct Node {
   std::string path;
   bool released = false;
 };
+
+/// Nodes that a walk does not enter.
+using Borders = std::unordered_set<const Node*>;
+
+/// gradients() by a walk that stops at `borders`: what lies beyond them neither counts nor costs.
+std::vector<Tensor> gradients_within(const Borders& borders, const std::vector<Tensor>& ys,
+                                     const std::vector<Tensor>& xs, const std::vector<Tensor>& seeds,
+                                     bool differentiable);
 
 }  // namespace needle

@@ -17,7 +17,7 @@ struct OpEvent {
   Phase phase;
   const std::string& path;  ///< dotted path of the module that applied it, "" outside of any
   std::span<const NDArray> inputs, outputs;
-  double operations;  ///< arithmetic operations, as counters.h counts them
+  double operations;  ///< arithmetic operations of the forward pass, as counters.h counts them; backward: 0
 };
 
 /// Is told of every op while an ObserverScope holds it. Ops that an op uses inside are part of it and not

@@ -37,10 +37,8 @@ void CpuBackend::cross_entropy(const CrossEntropySettings& settings, const View&
       // Shifted before subtracting: at full magnitude a common offset would swallow the difference.
       loss = log_total - (x[label] - largest);
       if (smoothing > T(0)) {
-        double spread = 0;
-#pragma omp simd reduction(+ : spread)
-        for (std::int64_t i = 0; i < classes; ++i) spread += static_cast<double>(x[i] - largest);
-        const T mean_surprise = log_total - static_cast<T>(spread / static_cast<double>(classes));
+        const T spread = row_sum<T>(classes, [=](std::int64_t i) { return x[i] - largest; });
+        const T mean_surprise = log_total - spread / static_cast<T>(classes);
         loss = (T(1) - smoothing) * loss + smoothing * mean_surprise;
       }
     }

@@ -89,6 +89,16 @@ class StridedLoop {
   std::array<Offsets, kMaxRank> strides_ = {};
 };
 
+/// Where element number `index`, counted row-major, lies in a view of that shape.
+inline std::int64_t offset_of(std::int64_t index, const Shape& shape, const Strides& strides) {
+  std::int64_t offset = 0;
+  for (int axis = shape.rank() - 1; axis > 0; --axis) {
+    offset += index % shape[axis] * strides[axis];
+    index /= shape[axis];
+  }
+  return shape.rank() == 0 ? 0 : offset + index * strides[0];
+}
+
 /// All axes but the last as rows of the last: the views that row kernels take.
 inline std::int64_t rows_of(const View& x) {
   return x.rank() == 0 ? 1 : x.count() / std::max<std::int64_t>(x.shape.at(-1), 1);

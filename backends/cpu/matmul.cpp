@@ -41,6 +41,7 @@ struct Matrix {
 
 /// The last two axes with strides that BLAS can take; axes of size 1 have no stride of their own.
 bool blas_strides(const View& x, std::int64_t& row_stride, std::int64_t& column_stride) {
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
   const std::int64_t rows = x.shape.at(-2), columns = x.shape.at(-1);
   row_stride = x.strides.at(-2);
   column_stride = x.strides.at(-1);
@@ -50,8 +51,8 @@ bool blas_strides(const View& x, std::int64_t& row_stride, std::int64_t& column_
     column_stride = row_stride == 1 ? rows : 1;
   else if (rows == 1)
     row_stride = column_stride == 1 ? columns : 1;
-  if (column_stride == 1) return row_stride >= std::max<std::int64_t>(columns, 1);
-  return row_stride == 1 && column_stride >= std::max<std::int64_t>(rows, 1);
+  if (column_stride == 1) return row_stride >= columns && row_stride <= kMost;
+  return row_stride == 1 && column_stride >= rows && column_stride <= kMost;
 }
 
 template <class T>
@@ -70,18 +71,21 @@ void blas_product(const Matrix& a, const Matrix& b, T* y, std::int64_t y_stride,
   }
 }
 
+/// Whether a product is so large that a second thread gains more than it costs.
+bool worth_sharing(std::int64_t n, std::int64_t m, std::int64_t k) {
+  return static_cast<double>(n) * static_cast<double>(m) * static_cast<double>(k) >= 64 * 64 * 64;
+}
+
 /// One product, its rows or columns (whichever are more) shared out to the threads in equal blocks.
 template <class T>
 void shared_product(const Matrix& a, const Matrix& b, T* y, std::int64_t y_stride, std::int64_t n,
                     std::int64_t m, std::int64_t k, bool accumulate) {
-  constexpr std::int64_t kGranule = 16;           // rows or columns that a kernel takes at once
-  constexpr double kSmallProduct = 64 * 64 * 64;  // below it a second thread costs more than it gains
+  constexpr std::int64_t kGranule = 16;  // rows or columns that a kernel takes at once
   const bool by_rows = n >= m;
   const std::int64_t size = by_rows ? n : m;
-  const double work = static_cast<double>(n) * static_cast<double>(m) * static_cast<double>(k);
   const std::int64_t parts =
-      work < kSmallProduct ? 1
-                           : std::min<std::int64_t>(available_threads(), (size + kGranule - 1) / kGranule);
+      worth_sharing(n, m, k) ? std::min<std::int64_t>(available_threads(), (size + kGranule - 1) / kGranule)
+                             : 1;
 #pragma omp parallel for schedule(static) num_threads(static_cast <int>(parts)) if (parts > 1)
   for (std::int64_t part = 0; part < parts; ++part) {
     const auto [start, end] = part_of(size, part, parts, kGranule);
@@ -97,53 +101,59 @@ void shared_product(const Matrix& a, const Matrix& b, T* y, std::int64_t y_strid
   }
 }
 
-/// The batch axes of the three operands as one loop over products.
-struct BatchLoop {
-  std::int64_t count = 1;
-  Shape sizes;
-  Strides a, b, y;
-  BatchLoop(const View& left, const View& right, const View& result) {
-    for (int axis = 0; axis + 2 < result.rank(); ++axis) {
-      sizes.push_back(result.shape[axis]);
-      a.push_back(left.strides[axis]);
-      b.push_back(right.strides[axis]);
-      y.push_back(result.strides[axis]);
-      count *= result.shape[axis];
+/// Turns batch axes into rows of a and y where all products share one b and their rows follow on each other.
+void fold_batch(View& a, View& b, View& y) {
+  for (int batch = y.rank() - 3; batch >= 0; --batch) {
+    const bool one = y.shape[batch] == 1;
+    const auto follows = [&](const View& x) {
+      return x.strides[batch] == x.shape[batch + 1] * x.strides[batch + 1];
+    };
+    if (!one && !(b.strides[batch] == 0 && follows(a) && follows(y))) return;
+    for (View* x : {&a, &y}) {
+      if (!one) x->shape[batch + 1] *= x->shape[batch];
+      x->shape.erase(batch);
+      x->strides.erase(batch);
     }
+    b.shape.erase(batch);
+    b.strides.erase(batch);
   }
-  static std::int64_t offset(std::int64_t index, const Shape& sizes, const Strides& strides) {
-    std::int64_t result = 0;
-    for (int axis = sizes.rank() - 1; axis >= 0; --axis) {
-      result += index % sizes[axis] * strides[axis];
-      index /= sizes[axis];
-    }
-    return result;
+}
+
+/// x without its last two axes: the batch.
+View batch_of(View x) {
+  for (int i = 0; i < 2; ++i) {
+    x.shape.erase(x.rank() - 1);
+    x.strides.erase(x.strides.rank() - 1);
   }
-};
+  return x;
+}
 
 template <class T>
 void batched_product(const View& a, const View& b, const View& y, bool accumulate) {
-  const std::int64_t n = y.shape.at(-2), m = y.shape.at(-1), k = a.shape.at(-1),
-                     y_stride = std::max(y.strides.at(-2), m);
+  const std::int64_t n = y.shape.at(-2), m = y.shape.at(-1), k = a.shape.at(-1);
+  std::int64_t y_stride, unit;
+  blas_strides(y, y_stride, unit);
   Matrix left{a.data, 0, 0}, right{b.data, 0, 0};
   blas_strides(a, left.row_stride, left.column_stride);
   blas_strides(b, right.row_stride, right.column_stride);
-  const BatchLoop batch(a, b, y);
-  const auto product_at = [&](std::int64_t i) {
+  const View batch_a = batch_of(a), batch_b = batch_of(b), batch_y = batch_of(y);
+  const std::int64_t products = batch_y.count(), threads = available_threads();
+  const auto operands_of = [&](std::int64_t i) {
     Matrix l = left, r = right;
-    l.data = a.as<T>() + BatchLoop::offset(i, batch.sizes, batch.a);
-    r.data = b.as<T>() + BatchLoop::offset(i, batch.sizes, batch.b);
-    return std::tuple{l, r, y.as<T>() + BatchLoop::offset(i, batch.sizes, batch.y)};
+    l.data = a.as<T>() + offset_of(i, batch_a.shape, batch_a.strides);
+    r.data = b.as<T>() + offset_of(i, batch_b.shape, batch_b.strides);
+    return std::tuple{l, r, y.as<T>() + offset_of(i, batch_y.shape, batch_y.strides)};
   };
-  if (batch.count >= available_threads()) {
-#pragma omp parallel for schedule(static) if (batch.count > 1)
-    for (std::int64_t i = 0; i < batch.count; ++i) {
-      const auto [l, r, to] = product_at(i);
+  // Whole products are shared out when they go round evenly, or nearly so.
+  if (products % threads == 0 || products >= 8 * threads) {
+#pragma omp parallel for schedule(static) if (worth_sharing(n * products, m, k))
+    for (std::int64_t i = 0; i < products; ++i) {
+      const auto [l, r, to] = operands_of(i);
       blas_product(l, r, to, y_stride, n, m, k, accumulate);
     }
   } else {
-    for (std::int64_t i = 0; i < batch.count; ++i) {
-      const auto [l, r, to] = product_at(i);
+    for (std::int64_t i = 0; i < products; ++i) {
+      const auto [l, r, to] = operands_of(i);
       shared_product(l, r, to, y_stride, n, m, k, accumulate);
     }
   }
@@ -161,7 +171,9 @@ void CpuBackend::matmul(const View& a, const View& b, const View& y, bool accumu
     if (!accumulate) fill(0, y);
     return;
   }
-  for (const View* view : {&a, &b, &y}) {
+  View left = a, right = b, result = y;
+  fold_batch(left, right, result);
+  for (const View* view : {&left, &right}) {
     for (const int axis : {-1, -2}) {
       require(view->shape.at(axis) < std::numeric_limits<int>::max(), "matmul: a size of ",
               view->shape.at(axis), " is too large");
@@ -170,28 +182,30 @@ void CpuBackend::matmul(const View& a, const View& b, const View& y, bool accumu
   // What BLAS cannot take as it lies is laid out compactly first.
   const bool half = a.dtype == DType::bf16 || a.dtype == DType::f16;
   const DType dtype = half ? DType::f32 : a.dtype;
-  std::deque<Scratch<double>> copies;
+  std::deque<Scratch<char>> copies;
   const auto compact_of = [&](const View& x) {
-    copies.emplace_back(
-        pool_, (static_cast<std::size_t>(x.count()) * size_of(dtype) + sizeof(double) - 1) / sizeof(double));
+    copies.emplace_back(pool_, static_cast<std::size_t>(x.count()) * size_of(dtype));
     return View{copies.back().data(), dtype, x.shape, compact_strides(x.shape)};
   };
-  const auto prepared = [&](const View& x) {
+  const auto fits = [&](const View& x) {
     std::int64_t row_stride, column_stride;
-    if (!half && blas_strides(x, row_stride, column_stride)) return x;
-    const View copied = compact_of(x);
-    copy(x, copied);
-    return copied;
+    return !half && blas_strides(x, row_stride, column_stride);
   };
-  const View left = prepared(a), right = prepared(b);
-  const bool y_fits = !half && (y.strides.at(-1) == 1 || y.shape.at(-1) == 1);
-  const View result = y_fits ? y : compact_of(y);
-  if (!y_fits && accumulate) copy(y, result);
+  for (View* operand : {&left, &right}) {
+    if (fits(*operand)) continue;
+    const View compact = compact_of(*operand);
+    copy(*operand, compact);
+    *operand = compact;
+  }
+  const View target = result;
+  const bool in_place = fits(target) && (target.strides.at(-1) == 1 || target.shape.at(-1) == 1);
+  if (!in_place) result = compact_of(target);
+  if (!in_place && accumulate) copy(target, result);
   if (dtype == DType::f64)
     batched_product<double>(left, right, result, accumulate);
   else
     batched_product<float>(left, right, result, accumulate);
-  if (!y_fits) copy(result, y);
+  if (!in_place) copy(result, target);
 }
 
 }  // namespace needle

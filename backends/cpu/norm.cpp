@@ -1,9 +1,9 @@
 // Layer norm and RMS norm over rows.
 #include <cmath>
-#include <vector>
 
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/loops.h"
+#include "backends/cpu/scratch.h"
 
 namespace needle {
 
@@ -76,25 +76,21 @@ void CpuBackend::norm_gradient(NormKind kind, const View& x, const View& weight,
     // Gradients of weight and bias are summed over fixed pieces of rows, then over the pieces in order.
     constexpr std::int64_t kRows = 64;
     const std::int64_t pieces = (rows + kRows - 1) / kRows;
-    const bool weighted = dweight.data != nullptr, biased = dbias.data != nullptr;
-    std::vector<T> sums(static_cast<std::size_t>((weighted || biased) ? pieces * 2 * width : 0));
+    const Scratch<T> memory(pool_, static_cast<std::size_t>(4 * pieces * width));
 #pragma omp parallel for schedule(static) if (x.count() >= kParallelElements)
     for (std::int64_t piece = 0; piece < pieces; ++piece) {
-      T* weight_sum = sums.empty() ? nullptr : sums.data() + piece * 2 * width;
-      T* bias_sum = sums.empty() ? nullptr : weight_sum + width;
-      std::vector<T> scaled(static_cast<std::size_t>(width)), unit(static_cast<std::size_t>(width));
-      T *g = scaled.data(), *z = unit.data();
+      T* weight_sum = memory.data() + 4 * piece * width;
+      T *bias_sum = weight_sum + width, *g = bias_sum + width, *z = g + width;
+      std::fill_n(weight_sum, 2 * width, T(0));
       for (std::int64_t row = piece * kRows; row < std::min(rows, (piece + 1) * kRows); ++row) {
         const T *from = x.as<T>() + row * width, *incoming = dy.as<T>() + row * width;
         const double center = mean.as<double>()[row], inverse = inverse_deviation.as<double>()[row];
 #pragma omp simd
         for (std::int64_t i = 0; i < width; ++i) z[i] = normalised(from[i], center, inverse);
-        if (weight_sum) {
 #pragma omp simd
-          for (std::int64_t i = 0; i < width; ++i) {
-            weight_sum[i] += incoming[i] * z[i];
-            bias_sum[i] += incoming[i];
-          }
+        for (std::int64_t i = 0; i < width; ++i) {
+          weight_sum[i] += incoming[i] * z[i];
+          bias_sum[i] += incoming[i];
         }
         if (!dx.data) continue;
         // With g the gradient at the normalised row z: dx = (g - mean(g) - z mean(g z)) / deviation.
@@ -113,12 +109,10 @@ void CpuBackend::norm_gradient(NormKind kind, const View& x, const View& weight,
         for (std::int64_t i = 0; i < width; ++i) to[i] = (g[i] - mean_g - z[i] * mean_gz) * scale;
       }
     }
-    for (std::int64_t piece = 0; piece < pieces && !sums.empty(); ++piece) {
-      const T* weight_sum = sums.data() + piece * 2 * width;
-      for (std::int64_t i = 0; i < width; ++i) {
-        if (weighted) dweight.as<T>()[i] += weight_sum[i];
-        if (biased) dbias.as<T>()[i] += weight_sum[width + i];
-      }
+    for (std::int64_t piece = 0; piece < pieces; ++piece) {
+      const T *weight_sum = memory.data() + 4 * piece * width, *bias_sum = weight_sum + width;
+      for (std::int64_t i = 0; dweight.data && i < width; ++i) dweight.as<T>()[i] += weight_sum[i];
+      for (std::int64_t i = 0; dbias.data && i < width; ++i) dbias.as<T>()[i] += bias_sum[i];
     }
   });
 }

@@ -38,14 +38,16 @@ void CpuBackend::sgd(const SgdStep& step, const View& parameter, const View& gra
     const T scale = static_cast<T>(step.gradient_scale), decay = static_cast<T>(step.weight_decay);
     const T rate = static_cast<T>(step.learning_rate), momentum = static_cast<T>(step.momentum);
     const std::int64_t count = parameter.count();
-#pragma omp parallel for schedule(static) if (count >= kParallelElements)
+    if (!u) {
+#pragma omp parallel for simd schedule(static) if (parallel : count >= kParallelElements)
+      for (std::int64_t i = 0; i < count; ++i) w[i] -= rate * (g[i] * scale + decay * w[i]);
+      return;
+    }
+#pragma omp parallel for simd schedule(static) if (parallel : count >= kParallelElements)
     for (std::int64_t i = 0; i < count; ++i) {
-      T slope = g[i] * scale + decay * w[i];
-      if (u) {
-        u[i] = momentum * u[i] + slope;
-        slope = step.nesterov ? slope + momentum * u[i] : u[i];
-      }
-      w[i] -= rate * slope;
+      const T slope = g[i] * scale + decay * w[i];
+      u[i] = momentum * u[i] + slope;
+      w[i] -= rate * (step.nesterov ? slope + momentum * u[i] : u[i]);
     }
   });
 }

@@ -1,185 +1,157 @@
-// Reductions. Sums run over fixed pieces that are added in a fixed order, whatever the number of threads.
+// Sums and extremes over axes. They run over fixed pieces that are combined by halves, so rounding errors
+// grow with the logarithm of the count, and the number of threads changes nothing.
 #include <cmath>
 #include <numeric>
 #include <vector>
 
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/loops.h"
+#include "backends/cpu/scratch.h"
 
 namespace needle {
 
 namespace {
 
-constexpr std::int64_t kPiece = 1024;
+struct Axis {
+  std::int64_t size, stride, y_stride;
+};
 
-/// Reduces `count` elements by halves, so that rounding errors grow with the logarithm of the count.
-template <class A, class T, class Op>
-A reduce_run(Op op, const T* x, std::int64_t count, std::int64_t stride) {
-  if (count > kPiece) {
-    const std::int64_t half = (count / 2 + kPiece - 1) / kPiece * kPiece;
-    return op(reduce_run<A>(op, x, half, stride), reduce_run<A>(op, x + half * stride, count - half, stride));
-  }
-  // Sixteen sums side by side: one vector register.
-  A lanes[16];
-  std::fill_n(lanes, 16, Op::template identity<A>());
-  std::int64_t i = 0;
-  if (stride == 1) {
-    for (; i + 16 <= count; i += 16) {
-#pragma omp simd
-      for (int lane = 0; lane < 16; ++lane) lanes[lane] = op(lanes[lane], static_cast<A>(x[i + lane]));
-    }
-  }
-  for (; i < count; ++i) lanes[0] = op(lanes[0], static_cast<A>(x[i * stride]));
-  for (int width = 8; width > 0; width /= 2) {
-    for (int lane = 0; lane < width; ++lane) lanes[lane] = op(lanes[lane], lanes[lane + width]);
-  }
-  return lanes[0];
-}
-
-/// Reduces the rows of x [rows, columns] (unit stride along columns) into totals [columns], by pieces of
-/// rows.
-template <class A, class T, class Op>
-void reduce_rows(Op op, const T* x, std::int64_t rows, std::int64_t row_stride, std::int64_t columns,
-                 A* totals) {
-  if (rows > 64) {
-    const std::int64_t half = (rows / 2 + 63) / 64 * 64;
-    std::vector<A> second(static_cast<std::size_t>(columns));
-    reduce_rows(op, x, half, row_stride, columns, totals);
-    reduce_rows(op, x + half * row_stride, rows - half, row_stride, columns, second.data());
-    for (std::int64_t c = 0; c < columns; ++c) totals[c] = op(totals[c], second[static_cast<std::size_t>(c)]);
-    return;
-  }
-  std::fill_n(totals, columns, Op::template identity<A>());
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const T* row = x + r * row_stride;
-#pragma omp simd
-    for (std::int64_t c = 0; c < columns; ++c) totals[c] = op(totals[c], static_cast<A>(row[c]));
-  }
-}
-
-/// The axes of x split into those that stay and those that are reduced, each merged where possible.
+/// The axes of x that stay and those that are reduced, neighbours in memory last, merged where possible.
 struct Split {
-  std::vector<std::int64_t> kept_sizes, kept_strides, reduced_sizes, reduced_strides;
+  std::vector<Axis> kept, reduced;
 
   Split(const View& x, const View& y) {
     for (int axis = 0; axis < x.rank(); ++axis) {
       if (x.shape[axis] == 1) continue;
-      const bool kept = y.shape[axis] != 1;
-      append(kept ? kept_sizes : reduced_sizes, kept ? kept_strides : reduced_strides, x.shape[axis],
-             x.strides[axis]);
+      if (y.shape[axis] == 1)
+        reduced.push_back({x.shape[axis], x.strides[axis], 0});
+      else
+        kept.push_back({x.shape[axis], x.strides[axis], y.strides[axis]});
     }
-  }
-  static std::int64_t offset(std::int64_t index, const std::vector<std::int64_t>& sizes,
-                             const std::vector<std::int64_t>& strides) {
-    std::int64_t result = 0;
-    for (std::size_t axis = sizes.size(); axis-- > 0;) {
-      result += index % sizes[axis] * strides[axis];
-      index /= sizes[axis];
-    }
-    return result;
+    order_and_merge(kept);
+    order_and_merge(reduced);
   }
 
  private:
-  static void append(std::vector<std::int64_t>& sizes, std::vector<std::int64_t>& strides, std::int64_t size,
-                     std::int64_t stride) {
-    if (!sizes.empty() && strides.back() == stride * size) {
-      sizes.back() *= size;
-      strides.back() = stride;
-    } else {
-      sizes.push_back(size);
-      strides.push_back(stride);
+  static void order_and_merge(std::vector<Axis>& axes) {
+    std::stable_sort(axes.begin(), axes.end(),
+                     [](const Axis& a, const Axis& b) { return std::abs(a.stride) > std::abs(b.stride); });
+    std::vector<Axis> merged;
+    for (const Axis& axis : axes) {
+      if (!merged.empty() && merged.back().stride == axis.stride * axis.size &&
+          merged.back().y_stride == axis.y_stride * axis.size)
+        merged.back() = {merged.back().size * axis.size, axis.stride, axis.y_stride};
+      else
+        merged.push_back(axis);
     }
+    if (merged.empty()) merged.push_back({1, 0, 0});
+    axes = std::move(merged);
   }
 };
 
-template <class T, class Op>
-void reduce_typed(Op op, const View& x, const View& y) {
-  using A = Arithmetic<T>;
-  const Split split(x, y);
-  T* to = y.as<T>();
-  const std::int64_t results = y.count();
-  if (split.reduced_sizes.size() <= 1) {
-    const std::int64_t count = split.reduced_sizes.empty() ? 1 : split.reduced_sizes[0];
-    const std::int64_t stride = split.reduced_sizes.empty() ? 1 : split.reduced_strides[0];
-    if (split.kept_sizes.size() == 1 && split.kept_strides[0] == 1 && results > 1) {
-      // Whole rows are added up; threads take pieces of columns.
-      constexpr std::int64_t kColumns = 64;
-#pragma omp parallel for schedule(static) if (x.count() >= kParallelElements)
-      for (std::int64_t start = 0; start < results; start += kColumns) {
-        A totals[kColumns];
-        const std::int64_t columns = std::min(kColumns, results - start);
-        reduce_rows(op, x.as<T>() + start, count, stride, columns, totals);
-        for (std::int64_t c = 0; c < columns; ++c) to[start + c] = static_cast<T>(totals[c]);
-      }
-      return;
-    }
-    if (results == 1) {
-      // One long run: fixed pieces in parallel, then their results in order.
-      constexpr std::int64_t kLong = 1 << 16;
-      const std::int64_t pieces = (count + kLong - 1) / kLong;
-      std::vector<A> partial(static_cast<std::size_t>(pieces));
-#pragma omp parallel for schedule(static) if (pieces > 1)
-      for (std::int64_t p = 0; p < pieces; ++p) {
-        partial[static_cast<std::size_t>(p)] =
-            reduce_run<A>(op, x.as<T>() + p * kLong * stride, std::min(kLong, count - p * kLong), stride);
-      }
-      to[0] = static_cast<T>(reduce_run<A>(op, partial.data(), pieces, 1));
-      return;
-    }
-#pragma omp parallel for schedule(static) if (x.count() >= kParallelElements)
-    for (std::int64_t i = 0; i < results; ++i) {
-      const T* from = x.as<T>() + Split::offset(i, split.kept_sizes, split.kept_strides);
-      to[i] = static_cast<T>(reduce_run<A>(op, from, count, stride));
-    }
-    return;
+constexpr std::int64_t kColumns = 256;                   // most results that are computed side by side
+constexpr std::int64_t kLanes = 16;                      // partial results of a single run: a vector register
+constexpr std::int64_t kLeafRun = 1024, kLeafRows = 64;  // what is combined one after the other
+
+/// totals[c] = op(totals[c], more[c])
+template <class Op, class A, class T>
+void combine(Op op, A* totals, const T* more, std::int64_t columns) {
+#pragma omp simd
+  for (std::int64_t c = 0; c < columns; ++c) totals[c] = op(totals[c], static_cast<A>(more[c]));
+}
+
+template <class A, class T, class Op>
+A reduce_run(Op op, const T* x, std::int64_t count, std::int64_t stride) {
+  A lanes[kLanes];
+  std::fill_n(lanes, kLanes, Op::template identity<A>());
+  std::int64_t i = 0;
+  if (stride == 1) {
+    for (; i + kLanes <= count; i += kLanes) combine(op, lanes, x + i, kLanes);
   }
-  // Several separate runs a result: the innermost is reduced, then the results of all runs.
-  std::vector<std::int64_t> outer_sizes = split.reduced_sizes, outer_strides = split.reduced_strides;
-  const std::int64_t inner = outer_sizes.back(), inner_stride = outer_strides.back();
-  outer_sizes.pop_back();
-  outer_strides.pop_back();
-  const std::int64_t runs =
-      std::accumulate(outer_sizes.begin(), outer_sizes.end(), std::int64_t{1}, std::multiplies<>());
-#pragma omp parallel for schedule(static) if (x.count() >= kParallelElements)
-  for (std::int64_t i = 0; i < results; ++i) {
-    const T* from = x.as<T>() + Split::offset(i, split.kept_sizes, split.kept_strides);
-    std::vector<A> partial(static_cast<std::size_t>(runs));
-    for (std::int64_t r = 0; r < runs; ++r) {
-      partial[static_cast<std::size_t>(r)] =
-          reduce_run<A>(op, from + Split::offset(r, outer_sizes, outer_strides), inner, inner_stride);
-    }
-    to[i] = static_cast<T>(reduce_run<A>(op, partial.data(), runs, 1));
+  for (; i < count; ++i) lanes[i % kLanes] = op(lanes[i % kLanes], static_cast<A>(x[i * stride]));
+  for (std::int64_t width = kLanes / 2; width > 0; width /= 2) combine(op, lanes, lanes + width, width);
+  return lanes[0];
+}
+
+/// totals = the reduction over indices [first, last) of axes[level] and all of the axes behind it, for
+/// `columns` results whose elements are neighbours.
+template <class A, class T, class Op>
+void reduce_box(Op op, const std::vector<Axis>& axes, std::size_t level, std::int64_t first,
+                std::int64_t last, const T* x, std::int64_t columns, A* totals) {
+  const std::int64_t count = last - first, stride = axes[level].stride;
+  const bool innermost = level + 1 == axes.size();
+  const std::int64_t leaf = !innermost ? 1 : columns == 1 ? kLeafRun : kLeafRows;
+  if (count > leaf) {
+    const std::int64_t middle = first + (count / 2 + leaf - 1) / leaf * leaf;
+    A second[kColumns];
+    reduce_box(op, axes, level, first, middle, x, columns, totals);
+    reduce_box(op, axes, level, middle, last, x, columns, second);
+    combine(op, totals, second, columns);
+  } else if (!innermost) {
+    reduce_box(op, axes, level + 1, 0, axes[level + 1].size, x + first * stride, columns, totals);
+  } else if (columns == 1) {
+    totals[0] = reduce_run<A>(op, x + first * stride, count, stride);
+  } else {
+    std::fill_n(totals, columns, Op::template identity<A>());
+    for (std::int64_t i = first; i < last; ++i) combine(op, totals, x + i * stride, columns);
   }
 }
 
-/// Calls body(row of x, row of y) for all rows along the last axes; the other axes of both agree.
-template <class T, class Y, class Body>
-void for_each_row(const View& x, const View& y, const Body& body) {
-  View x_rows = x, y_rows = y;
-  const std::int64_t rows = rows_of(x);
-  for (View* view : {&x_rows, &y_rows}) {
-    if (view->rank() == x.rank() && x.rank() > 0) {
-      view->shape.erase(view->rank() - 1);
-      view->strides.erase(view->strides.rank() - 1);
-    }
+template <class T, class Op>
+void reduce_typed(Op op, const View& x, const View& y, MemoryPool& pool) {
+  using A = Arithmetic<T>;
+  Split split(x, y);
+  // Results whose elements are neighbours are computed side by side, in blocks.
+  Axis side{1, 0, 0};
+  if (split.kept.back().stride == 1 && split.reduced.back().stride != 1) {
+    side = split.kept.back();
+    split.kept.pop_back();
   }
-  const auto offset = [](const View& view, std::int64_t index) {
-    std::int64_t result = 0;
-    for (int axis = view.rank() - 1; axis >= 0; --axis) {
-      result += index % view.shape[axis] * view.strides[axis];
-      index /= view.shape[axis];
+  const std::int64_t blocks = (side.size + kColumns - 1) / kColumns;
+  const std::int64_t tasks = std::accumulate(split.kept.begin(), split.kept.end(), blocks,
+                                             [](std::int64_t n, const Axis& axis) { return n * axis.size; });
+  // Where there are few results, the outermost reduced axis is cut as well.
+  constexpr std::int64_t kMostUnits = 64;
+  const std::int64_t units = std::min(kMostUnits, x.count() / kParallelElements);
+  const std::int64_t pieces = std::clamp<std::int64_t>(units / tasks, 1, split.reduced[0].size);
+  const Scratch<A> partial(pool, pieces > 1 ? static_cast<std::size_t>(tasks * pieces * kColumns) : 0);
+
+  struct Place {
+    std::int64_t x, y, columns;
+  };
+  const auto place_of = [&](std::int64_t task) {
+    const std::int64_t start = task % blocks * kColumns;
+    Place place{start * side.stride, start * side.y_stride, std::min(kColumns, side.size - start)};
+    std::int64_t rest = task / blocks;
+    for (std::size_t axis = split.kept.size(); axis-- > 0;) {
+      const std::int64_t index = axis == 0 ? rest : rest % split.kept[axis].size;
+      rest /= split.kept[axis].size;
+      place.x += index * split.kept[axis].stride;
+      place.y += index * split.kept[axis].y_stride;
     }
-    return result;
+    return place;
+  };
+  const auto store = [&](const Place& place, const A* totals) {
+    T* to = y.as<T>() + place.y;
+    for (std::int64_t c = 0; c < place.columns; ++c) to[c * side.y_stride] = static_cast<T>(totals[c]);
   };
 #pragma omp parallel for schedule(static) if (x.count() >= kParallelElements)
-  for (std::int64_t row = 0; row < rows; ++row)
-    body(x.as<T>() + offset(x_rows, row), y.as<Y>() + offset(y_rows, row), row);
-}
-
-/// a before b in falling order, NaN first.
-template <class A>
-bool exceeds(A a, A b) {
-  return a > b || (a != a && b == b);
+  for (std::int64_t unit = 0; unit < tasks * pieces; ++unit) {
+    const Place place = place_of(unit / pieces);
+    const auto [first, last] = part_of(split.reduced[0].size, unit % pieces, pieces, 1);
+    A local[kColumns];
+    A* totals = pieces > 1 ? partial.data() + unit * kColumns : local;
+    reduce_box(op, split.reduced, 0, first, last, x.as<T>() + place.x, place.columns, totals);
+    if (pieces == 1) store(place, totals);
+  }
+  if (pieces == 1) return;
+  for (std::int64_t task = 0; task < tasks; ++task) {
+    const Place place = place_of(task);
+    A* totals = partial.data() + task * pieces * kColumns;
+    for (std::int64_t piece = 1; piece < pieces; ++piece)
+      combine(op, totals, totals + piece * kColumns, place.columns);
+    store(place, totals);
+  }
 }
 
 }  // namespace
@@ -199,92 +171,32 @@ void CpuBackend::reduce(const ReduceOp& op, const View& x, const View& y) {
           if constexpr (std::is_same_v<T, bool>)
             fail(F::kName, ": not defined for bool; cast it first");
           else
-            reduce_typed<T>(f, x, y);
+            reduce_typed<T>(f, x, y, pool_);
         });
       },
       op);
 }
 
-void CpuBackend::argmax(const View& x, const View& y) {
-  dispatch(x.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    using A = Arithmetic<T>;
-    const std::int64_t count = x.shape.at(-1), stride = x.strides.at(-1);
-    for_each_row<T, std::int64_t>(x, y, [&](const T* row, std::int64_t* to, std::int64_t) {
-      std::int64_t best = 0;
-      for (std::int64_t i = 1; i < count; ++i) {
-        if (exceeds(static_cast<A>(row[i * stride]), static_cast<A>(row[best * stride]))) best = i;
-      }
-      *to = best;
-    });
-  });
-}
-
-void CpuBackend::top_k(const View& x, const View& values, const View& indices) {
-  dispatch(x.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    using A = Arithmetic<T>;
-    const std::int64_t count = x.shape.at(-1), stride = x.strides.at(-1), k = values.shape.at(-1);
-    for_each_row<T, T>(x, values, [&](const T* row, T* to, std::int64_t number) {
-      std::vector<std::int64_t> order(static_cast<std::size_t>(count));
-      std::iota(order.begin(), order.end(), std::int64_t{0});
-      std::partial_sort(order.begin(), order.begin() + k, order.end(), [&](std::int64_t i, std::int64_t j) {
-        const A a = static_cast<A>(row[i * stride]), b = static_cast<A>(row[j * stride]);
-        return exceeds(a, b) || (!exceeds(b, a) && i < j);
-      });
-      for (std::int64_t i = 0; i < k; ++i) {
-        to[i] = row[order[static_cast<std::size_t>(i)] * stride];
-        indices.as<std::int64_t>()[number * k + i] = order[static_cast<std::size_t>(i)];
-      }
-    });
-  });
-}
-
-void CpuBackend::cumulative_sum(const View& x, int axis, const View& y) {
-  // With the axis last, every row is summed by itself.
-  View from = x, to = y;
-  for (View* view : {&from, &to}) {
-    if (view->rank() == 0) {
-      view->shape.push_back(1);
-      view->strides.push_back(1);
-    }
-    std::swap(view->shape[axis], view->shape[view->rank() - 1]);
-    std::swap(view->strides[axis], view->strides[view->rank() - 1]);
-  }
-  if (x.count() == 0) return;
-  dispatch(x.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    using A = Arithmetic<T>;
-    const std::int64_t count = from.shape.at(-1), x_stride = from.strides.at(-1),
-                       y_stride = to.strides.at(-1);
-    for_each_row<T, T>(from, to, [&](const T* row, T* sums, std::int64_t) {
-      A total(0);
-      for (std::int64_t i = 0; i < count; ++i) {
-        total = static_cast<A>(total + static_cast<A>(row[i * x_stride]));
-        sums[i * y_stride] = static_cast<T>(total);
-      }
-    });
-  });
-}
-
 double CpuBackend::sum_of_squares(std::span<const View> arrays) {
-  constexpr std::int64_t kLong = 1 << 14;
+  constexpr std::int64_t kPiece = 1 << 14;
   std::vector<double> partial;
   for (const View& x : arrays) {
     dispatch_computing("sum_of_squares", x.dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
-      const std::int64_t count = x.count(), pieces = (count + kLong - 1) / kLong;
-      const std::size_t first = partial.size();
-      partial.resize(first + static_cast<std::size_t>(pieces));
-#pragma omp parallel for schedule(static) if (pieces > 1)
-      for (std::int64_t p = 0; p < pieces; ++p) {
-        const T* from = x.as<T>() + p * kLong;
-        const std::int64_t here = std::min(kLong, count - p * kLong);
+      const std::int64_t count = x.count(), pieces = (count + kPiece - 1) / kPiece;
+      const std::size_t before = partial.size();
+      partial.resize(before + static_cast<std::size_t>(pieces));
+#pragma omp parallel for schedule(static) if (count >= kParallelElements)
+      for (std::int64_t piece = 0; piece < pieces; ++piece) {
+        const T* from = x.as<T>() + piece * kPiece;
+        const std::int64_t here = std::min(kPiece, count - piece * kPiece);
         double sum = 0;
 #pragma omp simd reduction(+ : sum)
-        for (std::int64_t i = 0; i < here; ++i)
-          sum += static_cast<double>(from[i]) * static_cast<double>(from[i]);
-        partial[first + static_cast<std::size_t>(p)] = sum;
+        for (std::int64_t i = 0; i < here; ++i) {
+          const double element = static_cast<double>(from[i]);
+          sum += element * element;
+        }
+        partial[before + static_cast<std::size_t>(piece)] = sum;
       }
     });
   }

@@ -8,38 +8,34 @@ namespace {
 
 /// Every index must lie in [0, size); throws at the first that does not.
 void require_indices(const char* op, const View& index, std::int64_t size) {
-  const std::int64_t count = index.count();
-  for (std::int64_t i = 0; i < count; ++i) {
-    std::int64_t rest = i, offset = 0;
-    for (int axis = index.rank() - 1; axis >= 0; --axis) {
-      offset += rest % index.shape[axis] * index.strides[axis];
-      rest /= index.shape[axis];
-    }
-    const std::int64_t value = index.as<std::int64_t>()[offset];
-    require(value >= 0 && value < size, op, ": index ", value, " at position ", i, " is outside [0, ", size,
-            ")");
-  }
+  const std::int64_t count = index.count(), *ids = index.as<std::int64_t>();
+  const auto is_outside = [&](std::int64_t i) {
+    const std::int64_t value = ids[offset_of(i, index.shape, index.strides)];
+    return value < 0 || value >= size;
+  };
+  bool outside = false;
+#pragma omp parallel for schedule(static) reduction(|| : outside) if (count >= kParallelElements)
+  for (std::int64_t i = 0; i < count; ++i) outside = outside || is_outside(i);
+  if (!outside) return;
+  std::int64_t first = 0;
+  while (!is_outside(first)) ++first;
+  fail(op, ": index ", ids[offset_of(first, index.shape, index.strides)], " at position ", first,
+       " is outside [0, ", size, ")");
 }
 
-/// Calls body(offsets of x, index and y along all axes but `axis`) for each line along `axis`.
+/// Calls body(offsets in x, index and y) for each line along `axis`; the axes of `index` count the lines.
 template <class Body>
-void for_each_line(const View& x, const View& index, const View& y, int axis, const Body& body) {
-  std::int64_t lines = 1;
-  for (int a = 0; a < index.rank(); ++a) {
-    if (a != axis) lines *= index.shape[a];
+void for_each_line(View x, View index, View y, int axis, const Body& body) {
+  const std::int64_t elements = index.count();
+  for (View* view : {&x, &index, &y}) {
+    view->shape.erase(axis);
+    view->strides.erase(axis);
   }
-#pragma omp parallel for schedule(static) if (index.count() >= kParallelElements)
+  const std::int64_t lines = elements == 0 ? 0 : index.count();
+#pragma omp parallel for schedule(static) if (elements >= kParallelElements)
   for (std::int64_t line = 0; line < lines; ++line) {
-    std::int64_t rest = line, at_x = 0, at_index = 0, at_y = 0;
-    for (int a = index.rank() - 1; a >= 0; --a) {
-      if (a == axis) continue;
-      const std::int64_t i = rest % index.shape[a];
-      rest /= index.shape[a];
-      at_x += i * x.strides[a];
-      at_index += i * index.strides[a];
-      at_y += i * y.strides[a];
-    }
-    body(at_x, at_index, at_y);
+    body(offset_of(line, index.shape, x.strides), offset_of(line, index.shape, index.strides),
+         offset_of(line, index.shape, y.strides));
   }
 }
 

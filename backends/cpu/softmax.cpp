@@ -36,15 +36,12 @@ void CpuBackend::softmax_gradient(SoftmaxForm form, const View& y, const View& d
     for (std::int64_t row = 0; row < rows; ++row) {
       const T *result = y.as<T>() + row * width, *incoming = dy.as<T>() + row * width;
       T* to = dx.as<T>() + row * width;
-      T total = 0;
       if (form == SoftmaxForm::probabilities) {
-#pragma omp simd reduction(+ : total)
-        for (std::int64_t i = 0; i < width; ++i) total += result[i] * incoming[i];
+        const T total = row_sum<T>(width, [=](std::int64_t i) { return result[i] * incoming[i]; });
 #pragma omp simd
         for (std::int64_t i = 0; i < width; ++i) to[i] = result[i] * (incoming[i] - total);
       } else {
-#pragma omp simd reduction(+ : total)
-        for (std::int64_t i = 0; i < width; ++i) total += incoming[i];
+        const T total = row_sum<T>(width, [=](std::int64_t i) { return incoming[i]; });
 #pragma omp simd
         for (std::int64_t i = 0; i < width; ++i) to[i] = incoming[i] - math::exp(result[i]) * total;
       }

@@ -15,7 +15,7 @@ struct GenerateSettings {
   std::int64_t pad = 0;   ///< what fills up shorter prompts
   SamplerSettings sampler;
   /// Called with (row, id) as each token is drawn.
-  std::function<void(std::int64_t, std::int64_t)> on_token;
+  std::function<void(std::int64_t, std::int64_t)> on_token = {};
 };
 
 /// New tokens of each row, its end token included. Rows are prompts of any lengths, left-padded into one

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "needle/inspect/agreement.h"
-#include "needle/inspect/op_table.h"
 #include "needle/ops/elementwise.h"
 #include "needle/ops/reduce.h"
 
@@ -85,16 +84,6 @@ GradientCheckRow check_gradient(const std::string& op, const TensorFunction& fun
   }
   row.passed = row.error <= kFiniteDifferenceBound && row.difference <= kFloat64Bound;
   return row;
-}
-
-std::vector<GradientCheckRow> check_all_ops(Device device) {
-  std::vector<GradientCheckRow> rows;
-  for (const OpCase& op : op_table()) {
-    for (const int order : {1, 2}) {
-      rows.push_back(check_gradient(op.name, op.function, inputs_of(op, device), order));
-    }
-  }
-  return rows;
 }
 
 }  // namespace needle

@@ -1,9 +1,8 @@
-// Checking gradients against finite differences, for every op and for functions of one's own.
+// Checking gradients against finite differences, of the ops in op_table.h and of functions of one's own.
 #pragma once
 
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "needle/autograd.h"
 
@@ -27,8 +26,5 @@ inline constexpr double kFiniteDifferenceBound = 1e-6, kFloat64Bound = 1e-9;
 /// random weights on the elements of the result. Inputs must be farther than 0.002 from any kink.
 GradientCheckRow check_gradient(const std::string& op, const TensorFunction& function, const NDArrays& inputs,
                                 int order = 1);
-
-/// Checks every op of op_table.h, first and second order.
-std::vector<GradientCheckRow> check_all_ops(Device device = cpu());
 
 }  // namespace needle

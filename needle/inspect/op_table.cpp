@@ -103,7 +103,7 @@ std::vector<OpCase> product_cases() {
       {"matmul, vectors", {{4}, {4}}, product},
       {"matmul, vector by batch", {{4}, {2, 4, 3}}, product},
       {"matmul, batch by vector", {{2, 3, 4}, {4}}, product},
-      {"matmul, transposed",
+      {"matmul, transposed operands",
        {{4, 3}, {2, 4}},
        [](const Tensors& x) { return matmul(transpose(x[0]), transpose(x[1])); }},
       {"matmul, by itself", {{3, 3}}, [](const Tensors& x) { return matmul(x[0], x[0]); }},

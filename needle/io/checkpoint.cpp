@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
+#include <list>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <string_view>
+#include <utility>
 
 #include "needle/io/files.h"
 #include "needle/io/safetensors.h"
@@ -14,54 +18,75 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kModelFile = "model.safetensors";
-constexpr const char* kOptimizerFile = "optimizer.safetensors";
-constexpr const char* kSettingsFile = "checkpoint.json";
-
-/// A tensor of a file as an array of its own type.
+/// A tensor of a file as an array on `device`, of its own type.
 NDArray array_of(const RawTensor& raw, Device device) {
   const NDArray array = NDArray::empty(raw.shape, raw.dtype, device);
   device->copy_from_host(raw.bytes.data(), array.view().data, raw.bytes.size());
   return array;
 }
 
-bool same_bytes(const RawTensor& a, const RawTensor& b) {
+bool same_numbers(const RawTensor& a, const RawTensor& b) {
   return a.dtype == b.dtype && a.shape == b.shape && std::ranges::equal(a.bytes, b.bytes);
 }
 
-/// What is wrong with the file's tensors, one line each.
-std::vector<std::string> mismatches(const SafetensorsFile& file, const std::vector<Parameter>& targets) {
-  std::vector<std::string> wrong;
-  std::vector<std::string> known;
-  const auto complain = [&](auto&&... parts) {
+bool convertible(DType from, DType to) { return from == to || (is_floating(from) && is_floating(to)); }
+
+/// Collects what is wrong with a file's tensors.
+class Mismatches {
+ public:
+  void compare(const SafetensorsFile& file, const std::vector<Parameter>& targets) {
+    std::set<std::string> known;
+    for (const Parameter& target : targets) {
+      known.insert(target.name);
+      known.insert(target.aliases.begin(), target.aliases.end());
+      compare(file, target);
+    }
+    for (const std::string& name : file.names()) {
+      if (!known.contains(name)) add("unknown ", name, ' ', file.tensor(name).shape);
+    }
+  }
+  bool none() const { return text_.empty(); }
+  const std::string& text() const { return text_; }
+
+ private:
+  void compare(const SafetensorsFile& file, const Parameter& target) {
+    const Tensor& wanted = target.tensor;
+    if (!file.contains(target.name)) return add("missing ", target.name, ' ', wanted.shape());
+    const RawTensor& found = file.tensor(target.name);
+    if (found.shape != wanted.shape())
+      add(target.name, " has shape ", found.shape, ", wanted ", wanted.shape());
+    if (!convertible(found.dtype, wanted.dtype()))
+      add(target.name, " has type ", name_of(found.dtype), ", wanted ", name_of(wanted.dtype()));
+    for (const std::string& alias : target.aliases) {
+      if (file.contains(alias) && !same_numbers(file.tensor(alias), found))
+        add(alias, " differs from ", target.name, ", to which it is tied");
+    }
+  }
+
+  template <class... Parts>
+  void add(const Parts&... parts) {
     std::ostringstream line;
     (line << ... << parts);
-    wrong.push_back(line.str());
-  };
-  for (const Parameter& target : targets) {
-    known.push_back(target.name);
-    if (!file.contains(target.name)) {
-      complain("missing: ", target.name, ' ', target.tensor.shape());
-      continue;
-    }
-    const RawTensor& raw = file.tensor(target.name);
-    if (raw.shape != target.tensor.shape())
-      complain("shape: ", target.name, " is ", raw.shape, ", wanted ", target.tensor.shape());
-    if (is_floating(raw.dtype) != is_floating(target.tensor.dtype())) {
-      complain("type: ", target.name, " is ", name_of(raw.dtype), ", wanted ",
-               name_of(target.tensor.dtype()));
-    }
-    for (const std::string& alias : target.aliases) {
-      if (!file.contains(alias)) continue;
-      known.push_back(alias);
-      if (!same_bytes(file.tensor(alias), raw)) complain("tied: ", alias, " differs from ", target.name);
-    }
+    text_ += (text_.empty() ? "" : "; ") + line.str();
   }
-  for (const std::string& name : file.names()) {
-    if (std::find(known.begin(), known.end(), name) == known.end())
-      complain("unknown: ", name, ' ', file.tensor(name).shape);
-  }
-  return wrong;
+
+  std::string text_;
+};
+
+/// N of a folder named "step-N", or -1.
+std::int64_t step_of(const fs::path& folder) {
+  constexpr std::string_view kPrefix = "step-";
+  const std::string name = folder.filename().string();
+  std::int64_t step = -1;
+  if (!name.starts_with(kPrefix)) return -1;
+  const char* const end = name.data() + name.size();
+  const auto [stopped, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
+  return error == std::errc() && stopped == end ? step : -1;
+}
+
+bool is_whole(const fs::path& folder) {
+  return fs::exists(folder / kSettingsFile) && fs::exists(folder / kModelFile) &&
+         fs::exists(folder / kOptimizerFile);
 }
 
 }  // namespace
@@ -72,24 +97,30 @@ void save_tensors(const fs::path& file, const std::vector<Parameter>& tensors) {
   contents.reserve(tensors.size());
   for (const Parameter& parameter : tensors) {
     const NDArray array = parameter.tensor.array().compact();
-    contents.emplace_back(array.bytes());
-    array.device()->copy_to_host(array.view().data, contents.back().data(), array.bytes());
-    named.push_back({parameter.name, {array.dtype(), array.shape(), contents.back()}});
+    std::vector<std::byte>& bytes = contents.emplace_back(array.bytes());
+    array.device()->copy_to_host(array.view().data, bytes.data(), bytes.size());
+    named.push_back({parameter.name, {array.dtype(), array.shape(), bytes}});
   }
-  write_safetensors(file, named, {{"format", "needle"}});
+  write_safetensors(file, named);
 }
 
-void load_tensors(const fs::path& path, const std::vector<Parameter>& targets) {
-  const SafetensorsFile file(path);
-  if (const std::vector<std::string> wrong = mismatches(file, targets); !wrong.empty()) {
-    std::string all;
-    for (const std::string& line : wrong) all += "; " + line;
-    fail(path.string(), " does not fit the model", all);
+void load_tensors(const std::vector<TensorSource>& sources) {
+  std::list<SafetensorsFile> files;
+  for (const auto& [path, targets] : sources) {
+    files.emplace_back(path);
+    Mismatches wrong;
+    wrong.compare(files.back(), targets);
+    require(wrong.none(), path.string(), " does not fit: ", wrong.text());
   }
-  for (Parameter target : targets) {
-    target.tensor.set_array(
-        array_of(file.tensor(target.name), target.tensor.device()).cast(target.tensor.dtype()));
+  std::vector<std::pair<Tensor, NDArray>> replacements;
+  for (const auto& [path, targets] : sources) {
+    for (const Parameter& target : targets) {
+      const NDArray loaded = array_of(files.front().tensor(target.name), target.tensor.device());
+      replacements.emplace_back(target.tensor, loaded.cast(target.tensor.dtype()));
+    }
+    files.pop_front();
   }
+  for (auto& [tensor, array] : replacements) tensor.set_array(std::move(array));
 }
 
 void save_checkpoint(const fs::path& folder, const nlohmann::json& settings, Module& model,
@@ -106,36 +137,29 @@ nlohmann::json load_settings(const fs::path& folder) {
   return parse_json(read_file(file), file.string());
 }
 
-void load_model(const fs::path& folder, Module& model) { load_tensors(folder / kModelFile, model.state()); }
-void load_optimizer(const fs::path& folder, Optimizer& optimizer) {
-  load_tensors(folder / kOptimizerFile, optimizer.state());
+void load_checkpoint(const fs::path& folder, Module& model, Optimizer& optimizer) {
+  load_tensors({{folder / kModelFile, model.state()}, {folder / kOptimizerFile, optimizer.state()}});
+}
+
+void load_checkpoint(const fs::path& folder, Module& model) {
+  load_tensors({{folder / kModelFile, model.state()}});
 }
 
 std::vector<fs::path> checkpoints_of(const fs::path& run) {
-  std::vector<std::pair<std::int64_t, fs::path>> found;
+  std::vector<fs::path> folders;
   std::error_code missing;
   for (const fs::directory_entry& entry : fs::directory_iterator(run, missing)) {
-    const std::string name = entry.path().filename().string();
-    std::int64_t step = 0;
-    constexpr std::string_view kPrefix = "step-";
-    if (!name.starts_with(kPrefix) || !fs::exists(entry.path() / kSettingsFile)) continue;
-    const char *first = name.data() + kPrefix.size(), *last = name.data() + name.size();
-    if (const auto [end, error] = std::from_chars(first, last, step); error == std::errc() && end == last) {
-      found.emplace_back(step, entry.path());
-    }
+    if (step_of(entry.path()) >= 0 && is_whole(entry.path())) folders.push_back(entry.path());
   }
-  std::sort(found.begin(), found.end());
-  std::vector<fs::path> folders;
-  for (auto& [step, folder] : found) folders.push_back(std::move(folder));
+  std::ranges::sort(folders, {}, step_of);
   return folders;
 }
 
 fs::path find_checkpoint(const fs::path& path) {
-  require(fs::exists(path), path.string(), ": there is no such folder");
-  if (fs::exists(path / kSettingsFile)) return path;
+  require(fs::is_directory(path), path.string(), ": there is no such folder");
+  if (is_whole(path)) return path;
   const std::vector<fs::path> found = checkpoints_of(path);
-  require(!found.empty(), path.string(), ": there is no checkpoint in it; wants a folder with ",
-          kSettingsFile, " or with step-N folders");
+  require(!found.empty(), path.string(), ": there is no whole checkpoint in it");
   return found.back();
 }
 

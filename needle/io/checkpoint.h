@@ -1,37 +1,45 @@
-// Checkpoints: a folder with the model's and the optimizer's tensors and one JSON of everything else.
+// Checkpoints: a folder with the model's and the optimizer's tensors, and one JSON file of everything else.
 #pragma once
 
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
+#include <vector>
 
 #include "needle/nn/module.h"
 #include "needle/optim/optimizer.h"
 
 namespace needle {
 
-/// Writes tensors of any device to a safetensors file.
+inline constexpr const char* kModelFile = "model.safetensors";
+inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
+inline constexpr const char* kSettingsFile = "checkpoint.json";
+
+/// Writes tensors, from any device, to a safetensors file under their first names.
 void save_tensors(const std::filesystem::path& file, const std::vector<Parameter>& tensors);
 
-/// Replaces the numbers of `targets` by those of the file. Unknown, missing and wrong-shaped tensors, and
-/// integers where numbers with fractions are wanted, are all listed in one Error, before anything is changed.
-/// An alias of a tied tensor is accepted when it holds the same numbers.
-void load_tensors(const std::filesystem::path& file, const std::vector<Parameter>& targets);
+/// A file, and the tensors whose numbers it holds.
+struct TensorSource {
+  std::filesystem::path file;
+  std::vector<Parameter> targets;
+};
+/// Replaces the numbers of all targets by those of the files, converted between floating types. Tensors that
+/// are unknown, missing, of a wrong shape or of a wrong type are all listed in one Error, before anything is
+/// changed. An alias of a tied tensor is accepted when it holds the same numbers.
+void load_tensors(const std::vector<TensorSource>& sources);
 
-/// Writes a whole checkpoint to `folder` under another name first, so that a crash leaves the previous one
-/// whole; an existing folder of that name is replaced. `settings` is everything besides tensors.
+/// Writes a whole checkpoint; `settings` is all that is not a tensor. It appears under the name `folder`
+/// complete or not at all, so that a crash leaves what was there before.
 void save_checkpoint(const std::filesystem::path& folder, const nlohmann::json& settings, Module& model,
                      Optimizer& optimizer);
-
-/// The settings of a checkpoint folder.
+/// The settings of a checkpoint.
 nlohmann::json load_settings(const std::filesystem::path& folder);
-void load_model(const std::filesystem::path& folder, Module& model);
-void load_optimizer(const std::filesystem::path& folder, Optimizer& optimizer);
+/// The tensors of a checkpoint; the second form, for use, leaves the optimizer's aside.
+void load_checkpoint(const std::filesystem::path& folder, Module& model, Optimizer& optimizer);
+void load_checkpoint(const std::filesystem::path& folder, Module& model);
 
-/// The checkpoint that `path` means: itself, or the newest `step-N` of a run. Throws when there is none.
-std::filesystem::path find_checkpoint(const std::filesystem::path& path);
-
-/// The `step-N` folders of a run, oldest first.
+/// The whole `step-N` folders of a run, oldest first.
 std::vector<std::filesystem::path> checkpoints_of(const std::filesystem::path& run);
+/// The checkpoint that `path` means: itself, or the newest one of the run `path`. Throws when there is none.
+std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 
 }  // namespace needle

@@ -41,6 +41,10 @@ Tensor MultiHeadAttention::forward(const Tensor& x, const PassPositions& positio
   if (pass.past) {
     options.offset = pass.past->past();
     options.key_mask = pass.past->key_mask();
+    if (config.window > 0 && options.key_mask.defined()) {
+      options.allowed = pass.past->window_pairs(config.window);
+      if (options.allowed.defined()) options.window = 0;
+    }
     const LayerCache all = pass.past->extend(layer, key.array(), value.array());
     key = Tensor(all.key);
     value = Tensor(all.value);

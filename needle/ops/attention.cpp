@@ -135,8 +135,9 @@ struct AttentionOp final : FusedOp {
 
   double operations(std::span<const NDArray> inputs, std::span<const NDArray>) const override {
     const NDArray &query = inputs[0], &key = inputs[1], &value = inputs[2];
-    const double pairs = attention_pairs(settings({query, key, value}), query.size(0), query.size(1),
-                                         query.size(2), key.size(2));
+    const Shape full{query.size(0), query.size(1), query.size(2), key.size(2)};
+    const double pairs =
+        attention_pairs(settings({query, key, value}), full, options.key_mask, options.allowed);
     return 2.0 * static_cast<double>(query.size(3) + value.size(3)) * pairs;
   }
 

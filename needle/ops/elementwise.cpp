@@ -215,7 +215,7 @@ struct ReluOp final : FastUnaryOp<Relu, ReluGradient> {
   const char* name() const override { return "relu"; }
   Tensors gradient(const Tensors& g, const Saved& saved, const Needs&) override {
     const Tensor zero = constant_like(g[0], 0);
-    return {where(greater(saved.input(0), zero), g[0], zero)};
+    return {where(less_equal(saved.input(0), zero), zero, g[0])};
   }
 };
 

@@ -1,5 +1,7 @@
 #include "needle/train/settings.h"
 
+#include <filesystem>
+
 #include "needle/models/each_setting.h"
 #include "needle/train/names_of_choices.h"
 
@@ -64,10 +66,12 @@ void from_json(const nlohmann::json& json, TrainSettings& settings) {
   settings.validate();
 }
 
-std::string name_of_source(DataSource source) { return name_of_choice(source); }
+std::string DataSettings::name() const {
+  return source == DataSource::corpus ? "corpus" : std::filesystem::path(file).stem().string();
+}
 
 std::unique_ptr<Dataset> make_dataset(const TrainSettings& settings) {
-  const std::uint64_t seed = static_cast<std::uint64_t>(settings.seed);
+  const auto seed = static_cast<std::uint64_t>(settings.seed);
   FileOptions options;
   options.tokens = settings.data.tokens;
   options.validation_share = settings.data.validation;

@@ -11,10 +11,13 @@ namespace needle {
 
 namespace {
 
-constexpr std::int64_t kIgnoreIndex = -100;
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+constexpr const char* kFormat = "needle checkpoint 1";
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 TrainSettings with_vocabulary(TrainSettings settings, const Dataset& data) {
@@ -24,26 +27,36 @@ TrainSettings with_vocabulary(TrainSettings settings, const Dataset& data) {
   return settings;
 }
 
+/// The JSON file of a checkpoint, with any damage turned into one message.
+template <class F>
+auto read_checkpoint(const std::filesystem::path& folder, const F& read) {
+  const json saved = load_settings(folder);
+  try {
+    require(saved.at("format") == kFormat, folder.string(), ": its format is ", saved["format"].dump(),
+            ", wanted ", json(kFormat).dump());
+    return read(saved);
+  } catch (const json::exception& error) {
+    fail(folder.string(), ": its ", kSettingsFile, " is damaged: ", error.what());
+  }
+}
+
 }  // namespace
 
 SequenceInput input_of(const Batch& batch, Device device) {
   const Shape shape{batch.rows, batch.time};
-  SequenceInput input{
-      NDArray::from(batch.ids, shape, device), {}, NDArray::from(batch.positions, shape, device)};
-  const bool padded = std::find(batch.real.begin(), batch.real.end(), 0) != batch.real.end();
-  if (padded) input.real = NDArray::from(batch.real, shape, device);
-  return input;
+  const bool padded = std::ranges::find(batch.real, 0) != batch.real.end();
+  return {NDArray::from(batch.ids, shape, device),
+          padded ? NDArray::from(batch.real, shape, device) : NDArray(),
+          NDArray::from(batch.positions, shape, device)};
 }
 
 NDArray labels_of(const Batch& batch, Device device) {
   return NDArray::from(batch.labels, {batch.rows, batch.time}, device);
 }
 
-Evaluation evaluate(SequenceModel& model, const std::vector<Batch>& batches, std::int64_t ignore_index,
-                    Device device) {
+Evaluation evaluate(SequenceModel& model, const std::vector<Batch>& batches, Device device) {
   const NoGrad off;
   LossOptions sum;
-  sum.settings.ignore_index = ignore_index;
   sum.divisor = 1;
   Evaluation result;
   double total = 0;
@@ -64,95 +77,106 @@ Trainer::Trainer(const TrainSettings& settings, Dataset& data, Device device)
       parameters_(model_.parameters()),
       optimizer_(make_optimizer(settings_, parameters_)) {}
 
-StepResult Trainer::step() {
-  const auto start = std::chrono::steady_clock::now();
+StepResult Trainer::add_gradients(DataPosition& position, Generator& random) {
   StepResult result;
-  result.learning_rate = settings_.schedule().rate(steps_done_);
-  result.step = ++steps_done_;
   std::vector<Batch> batches;
   std::int64_t valid = 0;
   for (std::int64_t part = 0; part < settings_.accumulate; ++part) {
-    batches.push_back(data_.next_training_batch(position_, settings_.batch));
-    valid += batches.back().valid_targets;
-    result.tokens += std::count(batches.back().real.begin(), batches.back().real.end(), 1);
+    const Batch& batch = batches.emplace_back(data_.next_training_batch(position, settings_.batch));
+    valid += batch.valid_targets;
+    result.tokens += std::ranges::count(batch.real, 1);
   }
   if (valid == 0) {
     result.skipped = "no target of the batch counts";
     return result;
   }
   LossOptions loss;
-  loss.settings = {kIgnoreIndex, settings_.label_smoothing};
+  loss.settings.label_smoothing = settings_.label_smoothing;
   loss.divisor = static_cast<double>(valid);
-  const Pass pass{true, &random_};
+  const Pass pass{true, &random};
   for (const Batch& batch : batches) {
-    const Tensor part =
-        cross_entropy(model_.forward(input_of(batch, device_), pass), labels_of(batch, device_), loss);
+    const Tensor logits = model_.forward(input_of(batch, device_), pass);
+    const Tensor part = cross_entropy(logits, labels_of(batch, device_), loss);
     result.loss += part.item();
     part.backward();
   }
+  return result;
+}
+
+StepResult Trainer::step() {
+  const Clock::time_point start = Clock::now();
+  StepResult result = add_gradients(position_, random_);
+  result.learning_rate = settings_.schedule().rate(steps_done_);
+  result.step = ++steps_done_;
   const GradientNorm norm = gradient_norm(parameters_, settings_.clip);
   result.gradient_norm = norm.norm;
-  if (norm.finite)
-    optimizer_->step(result.learning_rate, norm.scale);
-  else
-    result.skipped = "the gradient of " + norm.first_bad + " is not finite";
+  if (!norm.finite) result.skipped = "the gradient of " + norm.first_bad + " is not finite";
+  if (result.skipped.empty()) optimizer_->step(result.learning_rate, norm.scale);
+  optimizer_->clear_gradients();
+  result.seconds = seconds_since(start);
+  return result;
+}
+
+StepResult Trainer::rehearse_step() {
+  const Clock::time_point start = Clock::now();
+  DataPosition position = position_;
+  Generator random = random_;
+  StepResult result = add_gradients(position, random);
+  result.gradient_norm = gradient_norm(parameters_, settings_.clip).norm;
   optimizer_->clear_gradients();
   result.seconds = seconds_since(start);
   return result;
 }
 
 Evaluation Trainer::evaluate() {
-  return needle::evaluate(model_, data_.validation_batches(settings_.batch), kIgnoreIndex, device_);
+  const Evaluation result = needle::evaluate(model_, data_.validation_batches(settings_.batch), device_);
+  best_validation_ = std::min(best_validation_, result.loss);
+  return result;
 }
 
 void Trainer::save(const std::filesystem::path& folder) {
-  nlohmann::json json;
-  json["format"] = "needle checkpoint 1";
-  json["model"] = settings_.model;
-  json["training"] = settings_;
-  json["tokenizer"] = data_.tokenizer().to_json();
-  json["state"] = {{"step", steps_done_},
-                   {"optimizer_steps", optimizer_->steps()},
-                   {"examples_seen", position_.examples_seen},
-                   {"random_seed", random_.seed()},
-                   {"random_position", random_.position()},
-                   {"data_hash", data_.hash()},
-                   {"best_validation",
-                    std::isfinite(best_validation_) ? nlohmann::json(best_validation_) : nlohmann::json()}};
-  save_checkpoint(folder, json, model_, *optimizer_);
+  json state{{"step", steps_done_},
+             {"optimizer_steps", optimizer_->steps()},
+             {"examples_seen", position_.examples_seen},
+             {"random_seed", random_.seed()},
+             {"random_position", random_.position()},
+             {"data_hash", data_.hash()}};
+  if (std::isfinite(best_validation_)) state["best_validation"] = best_validation_;
+  save_checkpoint(folder,
+                  {{"format", kFormat},
+                   {"model", settings_.model},
+                   {"training", settings_},
+                   {"tokenizer", data_.tokenizer().to_json()},
+                   {"state", state}},
+                  model_, *optimizer_);
 }
 
 void Trainer::load(const std::filesystem::path& folder) {
-  const nlohmann::json json = load_settings(folder);
-  try {
-    const nlohmann::json& state = json.at("state");
+  read_checkpoint(folder, [&](const json& saved) {
+    const json& state = saved.at("state");
     require(state.at("data_hash").get<std::uint64_t>() == data_.hash(), folder.string(),
-            ": the run was trained on other data than this; give it the file it began with");
-    load_model(folder, model_);
-    load_optimizer(folder, *optimizer_);
-    optimizer_->set_steps(state.at("optimizer_steps").get<std::int64_t>());
-    steps_done_ = state.at("step").get<std::int64_t>();
-    position_.examples_seen = state.at("examples_seen").get<std::int64_t>();
-    random_ = Generator(state.at("random_seed").get<std::uint64_t>(),
-                        state.at("random_position").get<std::uint64_t>());
-    const nlohmann::json& best = state.at("best_validation");
-    best_validation_ = best.is_null() ? std::numeric_limits<double>::infinity() : best.get<double>();
-  } catch (const nlohmann::json::exception& error) {
-    fail(folder.string(), ": the state in its checkpoint.json is damaged: ", error.what());
-  }
+            ": the run was trained on other data than ", data_.description());
+    const auto steps_done = state.at("step").get<std::int64_t>();
+    const auto optimizer_steps = state.at("optimizer_steps").get<std::int64_t>();
+    const DataPosition position{state.at("examples_seen").get<std::int64_t>()};
+    const Generator random(state.at("random_seed").get<std::uint64_t>(),
+                           state.at("random_position").get<std::uint64_t>());
+    const double best = state.value("best_validation", std::numeric_limits<double>::infinity());
+    load_checkpoint(folder, model_, *optimizer_);
+    optimizer_->set_steps(optimizer_steps);
+    steps_done_ = steps_done;
+    position_ = position;
+    random_ = random;
+    best_validation_ = best;
+  });
 }
 
 SavedRun load_saved_run(const std::filesystem::path& folder) {
-  const nlohmann::json json = load_settings(folder);
-  try {
-    SavedRun run;
-    run.settings = json.at("training").get<TrainSettings>();
-    run.settings.model = json.at("model").get<DecoderConfig>();
-    run.tokenizer = Tokenizer::from_json(json.at("tokenizer"));
+  return read_checkpoint(folder, [](const json& saved) {
+    SavedRun run{saved.at("training").get<TrainSettings>(), Tokenizer::from_json(saved.at("tokenizer"))};
+    run.settings.model = saved.at("model").get<DecoderConfig>();
     return run;
-  } catch (const nlohmann::json::exception& error) {
-    fail(folder.string(), ": its checkpoint.json is damaged: ", error.what());
-  }
+  });
 }
 
 }  // namespace needle

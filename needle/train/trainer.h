@@ -1,9 +1,10 @@
-// The training loop: one step, evaluation, saving and going on. It prints nothing; a listener is told.
+// One model in training: a step, an evaluation, saving, and going on. It prints nothing.
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <limits>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,55 +15,61 @@ namespace needle {
 
 /// What a step did.
 struct StepResult {
-  std::int64_t step = 0;  ///< counted from 1
-  double loss = 0;        ///< mean over the valid targets of the whole batch, before the step
-  double learning_rate = 0;
-  double gradient_norm = 0;
-  std::int64_t tokens = 0;  ///< real tokens read
+  std::int64_t step = 0;     ///< counted from 1
+  double loss = 0;           ///< mean over the valid targets of the whole accumulated batch, before the step
+  double learning_rate = 0;  ///< of this step
+  double gradient_norm = 0;  ///< before clipping
+  std::int64_t tokens = 0;   ///< real tokens read
   double seconds = 0;
   std::string skipped;  ///< why the optimizer did not step; empty when it did
+
+  double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
 };
 
 /// A loss over data that is not trained on.
 struct Evaluation {
-  double loss = 0;  ///< nats per valid target, over all targets alike
+  double loss = 0;  ///< nats per valid target, all targets weighing the same
   std::int64_t targets = 0;
 };
 
-/// A batch as a model reads it.
+/// A batch as a model reads it, and its labels, i64 [rows, time].
 SequenceInput input_of(const Batch& batch, Device device);
 NDArray labels_of(const Batch& batch, Device device);
 
-/// The loss of `batches`, without recording or dropout.
-Evaluation evaluate(SequenceModel& model, const std::vector<Batch>& batches, std::int64_t ignore_index,
-                    Device device);
+/// The loss of `batches`, without recording and without dropout.
+Evaluation evaluate(SequenceModel& model, const std::vector<Batch>& batches, Device device);
 
-/// Trains a decoder on a data set, and can stop and go on as if it had never stopped.
+/// Trains a decoder on a data set, and can be saved and go on as if it had never stopped.
 class Trainer {
  public:
+  /// The model's vocabulary is that of `data`, which must outlive the trainer. Throws on impossible settings.
   Trainer(const TrainSettings& settings, Dataset& data, Device device = cpu());
 
-  /// One optimizer step over `accumulate` batches, weighed by their valid targets. Without any valid target,
-  /// or with a gradient that is not finite, the optimizer keeps its parameters and moments, and the result
-  /// says why.
+  /// One optimizer step over `accumulate` batches, weighed by their valid targets (S15). Without any valid
+  /// target, or with a gradient that is not finite, parameters and moments stay, and the result says why.
   StepResult step();
+  /// Everything of the next step but the optimizer's part, without a trace: how long a step will take.
+  StepResult rehearse_step();
+  /// The loss of the validation data; the least one so far is remembered.
   Evaluation evaluate();
 
-  /// Writes all that is needed to go on, and takes it up again. The data must be the same.
+  /// Writes all that it takes to go on: tensors, random stream, place in the data, settings, tokenizer.
   void save(const std::filesystem::path& folder);
+  /// Takes it up again, exactly. Throws, before anything changes, unless the data is the same.
   void load(const std::filesystem::path& folder);
 
   Decoder& model() { return model_; }
-  Optimizer& optimizer() { return *optimizer_; }
-  Dataset& data() { return data_; }
+  const Optimizer& optimizer() const { return *optimizer_; }
+  const Dataset& data() const { return data_; }
   const TrainSettings& settings() const { return settings_; }
-  std::int64_t steps_done() const { return steps_done_; }
   Device device() const { return device_; }
-  /// The least validation loss so far; saved with the run.
+  std::int64_t steps_done() const { return steps_done_; }
+  /// The least validation loss so far; infinite before the first evaluation.
   double best_validation() const { return best_validation_; }
-  void set_best_validation(double loss) { best_validation_ = loss; }
 
  private:
+  StepResult add_gradients(DataPosition& position, Generator& random);
+
   TrainSettings settings_;
   Dataset& data_;
   Device device_;
@@ -75,12 +82,12 @@ class Trainer {
   double best_validation_ = std::numeric_limits<double>::infinity();
 };
 
-/// Settings and state of a saved run, as its JSON holds them.
+/// What the JSON of a checkpoint says of the run and its tokens.
 struct SavedRun {
   TrainSettings settings;
-  Tokenizer tokenizer = Tokenizer::bytes();
+  Tokenizer tokenizer;
 };
-/// Reads them from a checkpoint folder.
+/// Reads it from a checkpoint folder. Throws when it is damaged.
 SavedRun load_saved_run(const std::filesystem::path& folder);
 
 }  // namespace needle

@@ -1,0 +1,226 @@
+// The program itself: its errors are one line and exit code 2, and a run survives Ctrl-C and being killed.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#include "needle/io/checkpoint.h"
+#include "needle/io/files.h"
+#include "tests/temporary_folder.h"
+
+namespace needle {
+namespace {
+
+namespace fs = std::filesystem;
+using Arguments = std::vector<std::string>;
+
+class ProgramTest : public testing::Test {
+ protected:
+  struct Result {
+    int code = 0;
+    std::string output, errors;
+  };
+
+  ProgramTest() {
+    std::ofstream file(folder_ / "names.txt");
+    for (const char* name : {"anna", "ben", "clara", "dan", "emma", "frank", "gina", "hugo", "ida", "jon"})
+      file << name << '\n';
+  }
+
+  /// Starts the program inside the folder.
+  pid_t start(const Arguments& arguments) const {
+    std::vector<char*> raw{const_cast<char*>(NEEDLE_PROGRAM)};
+    for (const std::string& argument : arguments) raw.push_back(const_cast<char*>(argument.c_str()));
+    raw.push_back(nullptr);
+    const pid_t child = ::fork();
+    if (child != 0) return child;
+    const auto redirect = [](const char* name, int descriptor) {
+      ::dup2(::open(name, O_WRONLY | O_CREAT | O_TRUNC, 0666), descriptor);
+    };
+    if (::chdir(folder_.path().c_str()) != 0) ::_exit(126);
+    redirect("output", STDOUT_FILENO);
+    redirect("errors", STDERR_FILENO);
+    ::execv(NEEDLE_PROGRAM, raw.data());
+    ::_exit(127);
+  }
+
+  Result wait(pid_t child) const {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    return {code, read_file(folder_ / "output"), read_file(folder_ / "errors")};
+  }
+
+  Result run(const Arguments& arguments) const { return wait(start(arguments)); }
+
+  /// `train` on the names with a tiny model.
+  static Arguments training(const std::string& out, int steps, const Arguments& more = {}) {
+    Arguments all{"train",
+                  "--lines",
+                  "names.txt",
+                  "--context",
+                  "8",
+                  "--width",
+                  "8",
+                  "--heads",
+                  "2",
+                  "--layers",
+                  "1",
+                  "--batch",
+                  "4",
+                  "--steps",
+                  std::to_string(steps),
+                  "--out",
+                  out,
+                  "--evaluate-every",
+                  "5",
+                  "--save-every",
+                  "5",
+                  "--threads",
+                  "1"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
+  void wait_for(const fs::path& path) const {
+    for (int i = 0; i < 3000 && !fs::exists(path); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ASSERT_TRUE(fs::exists(path)) << path;
+  }
+
+  std::string losses_without_speed(const std::string& run) const {
+    std::istringstream lines(read_file(folder_ / (run + "/losses.csv")));
+    std::string text, line;
+    while (std::getline(lines, line)) text += line.substr(0, line.rfind(',')) + '\n';
+    return text;
+  }
+
+  const TemporaryFolder folder_;
+};
+
+TEST_F(ProgramTest, WrongInputIsOneLineAndCode2) {
+  write_file_synced(folder_ / "latin.txt", std::string_view("caf\xe9\nab\n"));
+  write_file_synced(folder_ / "short.safetensors", std::string_view("\x08\0\0\0\0\0\0\0{}", 10));
+  write_file_synced(folder_ / "nested.safetensors",
+                    std::string("\xa0\x86\x01\0\0\0\0\0", 8) + std::string(100000, '['));
+  fs::create_directory(folder_ / "empty");
+  const std::vector<std::pair<Arguments, std::string>> cases{
+      {{}, "subcommand"},
+      {{"nothing"}, "nothing"},
+      {{"train", "--nothing"}, "--nothing"},
+      {{"train", "--steps", "many"}, "--steps"},
+      {{"train", "--steps", "0"}, "steps"},
+      {{"train", "--batch", "-3"}, "batch"},
+      {{"train", "--learning-rate", "nan"}, "learning-rate"},
+      {{"train", "--betas", "0.9"}, "--betas"},
+      {{"train", "--decay", "fast"}, "cosine, linear, none"},
+      {{"train", "--heads", "5"}, "heads"},
+      {{"train", "--device", "abacus"}, "abacus"},
+      {{"train", "--threads", "-1"}, "--threads"},
+      {{"train", "--validation", "1.5", "--lines", "names.txt"}, "validation"},
+      {{"train", "--lines", "missing.txt"}, "missing.txt"},
+      {{"train", "--lines", "latin.txt"}, "line 1"},
+      {{"train", "--lines", "names.txt", "--text", "names.txt"}, "exclude"},
+      {{"train", "--lines", "names.txt", "--context", "3"}, "context"},
+      {{"train", "--text", "names.txt", "--context", "500"}, "500"},
+      {{"train", "--resume", "missing"}, "missing"},
+      {{"train", "--resume", "empty"}, "empty"},
+      {{"train", "--resume", "empty", "--steps", "5"}, "--steps"},
+      {{"evaluate", "--checkpoint", "empty", "--lines", "names.txt"}, "empty"},
+      {{"evaluate", "--checkpoint", "empty"}, "--lines"},
+      {{"generate"}, "--checkpoint"},
+      {{"inspect", "missing"}, "missing"},
+      {{"inspect", "names.txt"}, "names.txt"},
+      {{"inspect", "short.safetensors"}, "short.safetensors"},
+      {{"inspect", "nested.safetensors"}, "nested"}};
+  for (const auto& [arguments, part] : cases) {
+    const Result result = run(arguments);
+    std::string command;
+    for (const std::string& argument : arguments) command += argument + ' ';
+    EXPECT_EQ(result.code, 2) << command;
+    EXPECT_EQ(result.output, "") << command;
+    EXPECT_TRUE(contains(result.errors, part)) << command;
+    EXPECT_TRUE(result.errors.starts_with("error: ")) << command << result.errors;
+    EXPECT_EQ(std::count(result.errors.begin(), result.errors.end(), '\n'), 1) << command << result.errors;
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "runs"));
+}
+
+TEST_F(ProgramTest, ARunCanBeInspectedEvaluatedAndContinuedInWriting) {
+  const Result trained = run(training("", 10, {"--json"}));
+  ASSERT_EQ(trained.code, 0) << trained.errors;
+  std::istringstream lines(trained.output);
+  std::vector<nlohmann::json> events;
+  for (std::string line; std::getline(lines, line);) events.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(events.size(), 12u);
+  EXPECT_EQ(events.front()["event"], "start");
+  EXPECT_EQ(events.back()["event"], "end");
+  EXPECT_EQ(events.back()["samples"].size(), 3u);
+  const std::string folder = events.front()["run"];
+  EXPECT_EQ(folder, "runs/names-1");
+  for (const char* name : {"step-10", "best", "losses.csv", "losses.svg"})
+    EXPECT_TRUE(fs::exists(folder_ / (folder + '/' + name))) << name;
+
+  EXPECT_TRUE(contains(run({"inspect", folder}).output, "blocks.0.attention.qkv.weight"));
+  EXPECT_TRUE(contains(run({"inspect", folder + "/best/model.safetensors"}).output, "f32"));
+  const Result evaluated = run({"evaluate", "--checkpoint", folder, "--lines", "names.txt", "--json"});
+  EXPECT_EQ(nlohmann::json::parse(evaluated.output)["targets"], 51) << evaluated.errors;
+  const Arguments writing{"generate", "--checkpoint", folder, "--prompt", "an", "--count", "2"};
+  const Result written = run(writing);
+  EXPECT_TRUE(written.output.starts_with("an")) << written.errors;
+  EXPECT_EQ(run(writing).output, written.output);
+}
+
+TEST_F(ProgramTest, AnExistingRunIsKeptAndNewOnesAreNumbered) {
+  ASSERT_EQ(run(training("mine", 5)).code, 0);
+  const std::string before = read_file(folder_ / "mine/losses.csv");
+  const Result refused = run(training("mine", 5));
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_TRUE(contains(refused.errors, "holds a run already"));
+  EXPECT_EQ(read_file(folder_ / "mine/losses.csv"), before);
+  EXPECT_EQ(run(training("mine", 6, {"--overwrite"})).code, 0);
+  EXPECT_EQ(find_checkpoint(folder_ / "mine").filename(), "step-6");
+  for (const char* expected : {"runs/names-1", "runs/names-2"}) {
+    ASSERT_EQ(run(training("", 1)).code, 0);
+    EXPECT_TRUE(fs::exists(folder_ / expected));
+  }
+}
+
+TEST_F(ProgramTest, CtrlCSavesAndTheRunGoesOnToTheSameLosses) {
+  ASSERT_EQ(run(training("straight", 400, {"--save-every", "1000"})).code, 0);
+  const pid_t child = start(training("stopped", 400, {"--save-every", "20"}));
+  wait_for(folder_ / "stopped/step-20");
+  ::kill(child, SIGINT);
+  const Result stopped = wait(child);
+  EXPECT_EQ(stopped.code, 0) << stopped.errors;
+  EXPECT_TRUE(contains(stopped.output, "needle train --resume stopped"));
+  const Result resumed = run({"train", "--resume", "stopped", "--threads", "1"});
+  EXPECT_EQ(resumed.code, 0) << resumed.errors;
+  EXPECT_EQ(losses_without_speed("stopped"), losses_without_speed("straight"));
+  EXPECT_EQ(read_file(folder_ / "stopped/step-400/model.safetensors"),
+            read_file(folder_ / "straight/step-400/model.safetensors"));
+}
+
+TEST_F(ProgramTest, BR069_AKillAtAnyMomentLeavesAWholeCheckpoint) {
+  ASSERT_EQ(run(training("run", 1)).code, 0);
+  for (int i = 0; i < 5; ++i) {
+    const pid_t child = start(training("run", 100000, {"--save-every", "1", "--overwrite"}));
+    wait_for(folder_ / "run/step-2");
+    std::this_thread::sleep_for(std::chrono::milliseconds(37 + 13 * i));
+    ::kill(child, SIGKILL);
+    EXPECT_EQ(wait(child).code, -SIGKILL);
+    const Result inspected = run({"inspect", "run"});
+    EXPECT_EQ(inspected.code, 0) << inspected.errors;
+  }
+}
+
+}  // namespace
+}  // namespace needle
