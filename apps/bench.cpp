@@ -26,8 +26,7 @@ namespace {
 struct BenchOptions {
   std::vector<std::string> names{"W1", "W2", "W3"};
   std::int64_t steps = 0;
-  std::string device = "cpu";
-  int threads = 0;
+  ComputeOptions compute;
   bool json = false;
 };
 
@@ -192,8 +191,7 @@ nlohmann::json measure(const Workload& work, const BenchOptions& options, double
   constexpr double kSeconds = 8, kRound = 0.25;
   constexpr std::size_t kFewest = 5;
   const double start = now();
-  const Device device = device_of(options.device);
-  if (options.threads > 0) set_threads(options.threads);
+  const Device device = use(options.compute);
   Training training(work, device);
   training.step();
   const double first_step_at = now() - program_start;
@@ -334,8 +332,7 @@ void add_bench(CLI::App& program, Outcome&) {
       ->type_name("W1,W2,W3")
       ->capture_default_str();
   add_value(*command, "--steps", options->steps, "Measured steps of each; 0: as many as fit eight seconds");
-  add_value(*command, "--threads", options->threads, "Of the kernels; 0: the system's number");
-  add_value(*command, "--device", options->device, "Where to compute");
+  add_compute_options(*command, options->compute);
   command->add_flag("--json", options->json, "Print one JSON object a configuration");
   command->callback([options] { run_bench(*options); });
 }

@@ -18,7 +18,7 @@ namespace {
 
 struct DecoderOptions {
   std::int64_t seed = 1;
-  std::string device = "cpu";
+  ComputeOptions compute;
   bool json = false;
 };
 
@@ -116,7 +116,7 @@ CheckResult check_gradients(Decoder& model, const Tensor& loss) {
 }
 
 int run_decoder(const DecoderOptions& options) {
-  const Device device = device_of(options.device);
+  const Device device = use(options.compute);
   Generator random(static_cast<std::uint64_t>(options.seed));
   Decoder model(toy_config(), random, device);
   const Batch batch = batch_of(toy_rows());
@@ -166,7 +166,7 @@ void add_decoder(CLI::App& program, Outcome& outcome) {
       program.add_subcommand("decoder", "A small decoder, and four checks of what a decoder must do");
   command->footer("Example: needle decoder --seed 2");
   add_value(*command, "--seed", options->seed, "Of the parameters");
-  add_value(*command, "--device", options->device, "Where to compute");
+  add_compute_options(*command, options->compute);
   command->add_flag("--json", options->json, "Print one JSON object");
   command->callback([options, &outcome] { outcome.code = run_decoder(*options); });
 }

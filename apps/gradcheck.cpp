@@ -12,7 +12,8 @@ namespace needle {
 namespace {
 
 struct GradcheckOptions {
-  std::string op, device = "cpu";
+  std::string op;
+  ComputeOptions compute;
   bool json = false;
 };
 
@@ -36,7 +37,7 @@ void print_json(const GradientCheckRow& row) {
 }
 
 int run_gradcheck(const GradcheckOptions& options) {
-  const Device device = device_of(options.device);
+  const Device device = use(options.compute);
   const std::vector<OpCase> cases = cases_of(options.op);
   std::size_t width = 2;
   for (const OpCase& op : cases) width = std::max(width, op.name.size());
@@ -73,7 +74,7 @@ void add_gradcheck(CLI::App& program, Outcome& outcome) {
   CLI::App* command = program.add_subcommand("gradcheck", "Every op's gradients against finite differences");
   command->footer("Example: needle gradcheck --op attention");
   command->add_option("--op", options->op, "Only ops whose name holds this")->type_name("NAME");
-  add_value(*command, "--device", options->device, "Where to compute");
+  add_compute_options(*command, options->compute);
   command->add_flag("--json", options->json, "Print one JSON object a row");
   command->callback([options, &outcome] { outcome.code = run_gradcheck(*options); });
 }

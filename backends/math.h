@@ -50,6 +50,15 @@ HOST_DEVICE inline float exp(float x) {
 }
 HOST_DEVICE inline double exp(double x) { return std::exp(x); }
 
+/// exp(x) for x <= 0, faster; results below exp(-87), subnormal numbers among them, count as 0: the weights
+/// of a softmax.
+HOST_DEVICE inline float exp_nonpositive(float x) {
+  const detail::ExponentialParts parts = detail::split_exponential(x < -87.0f ? -87.0f : x);
+  const float y = (1.0f + parts.tail) * detail::power_of_two(parts.n);
+  return x < -87.0f ? 0.0f : y;
+}
+HOST_DEVICE inline double exp_nonpositive(double x) { return std::exp(x); }
+
 /// exp(x) - 1 without cancellation near 0, for x <= 80.
 HOST_DEVICE inline float expm1_bounded(float x) {
   const float clamped = x < -40.0f ? -40.0f : (x > 80.0f ? 80.0f : x);

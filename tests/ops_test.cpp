@@ -98,6 +98,20 @@ TEST_P(OpTable, Float32AgreesWithFloat64) {
   expect_agreement(run(op().function, single), run(op().function, widened), 1e-5);
 }
 
+TEST_P(OpTable, SixteenBitTypesAgreeWithFloat64OrAreRefused) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    const NDArrays narrow = inputs(dtype);
+    NDArrays widened;
+    for (const NDArray& x : narrow) widened.push_back(x.cast(DType::f64));
+    Outcome ours;
+    const std::string refusal = error_of([&] { ours = run(op().function, narrow); });
+    if (ours.output.defined())
+      expect_agreement(ours, run(op().function, widened), bound_of(dtype));
+    else
+      EXPECT_TRUE(contains(refusal, {"wants f32 or f64", std::string(name_of(dtype))}));
+  }
+}
+
 TEST_P(OpTable, FusedOpEqualsItsDefinition) {
   if (!op().definition) return;
   for (const DType dtype : {DType::f64, DType::f32}) {

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <fstream>
@@ -62,30 +63,12 @@ class ProgramTest : public testing::Test {
   Result run(const Arguments& arguments) const { return wait(start(arguments)); }
 
   /// `train` on the names with a tiny model.
-  static Arguments training(const std::string& out, int steps, const Arguments& more = {}) {
-    Arguments all{"train",
-                  "--lines",
-                  "names.txt",
-                  "--context",
-                  "8",
-                  "--width",
-                  "8",
-                  "--heads",
-                  "2",
-                  "--layers",
-                  "1",
-                  "--batch",
-                  "4",
-                  "--steps",
-                  std::to_string(steps),
-                  "--out",
-                  out,
-                  "--evaluate-every",
-                  "5",
-                  "--save-every",
-                  "5",
-                  "--threads",
-                  "1"};
+  static Arguments training(const std::string& out, int steps,
+                            const Arguments& more = {"--save-every", "5"}) {
+    Arguments all{"train", "--lines", "names.txt", "--steps", std::to_string(steps), "--out", out};
+    for (const char* option : {"--context=8", "--width=8", "--heads=2", "--layers=1", "--batch=4",
+                               "--evaluate-every=5", "--threads=1"})
+      all.push_back(option);
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
@@ -114,7 +97,7 @@ TEST_F(ProgramTest, WrongInputIsOneLineAndCode2) {
   fs::create_directory(folder_ / "empty");
   const std::vector<std::pair<Arguments, std::string>> cases{
       {{}, "subcommand"},
-      {{"nothing"}, "nothing"},
+      {{"nothing"}, "subcommand"},
       {{"train", "--nothing"}, "--nothing"},
       {{"train", "--steps", "many"}, "--steps"},
       {{"train", "--steps", "0"}, "steps"},
@@ -130,7 +113,7 @@ TEST_F(ProgramTest, WrongInputIsOneLineAndCode2) {
       {{"train", "--lines", "latin.txt"}, "line 1"},
       {{"train", "--lines", "names.txt", "--text", "names.txt"}, "exclude"},
       {{"train", "--lines", "names.txt", "--context", "3"}, "context"},
-      {{"train", "--text", "names.txt", "--context", "500"}, "500"},
+      {{"train", "--text", "names.txt", "--context", "500"}, "501"},
       {{"train", "--resume", "missing"}, "missing"},
       {{"train", "--resume", "empty"}, "empty"},
       {{"train", "--resume", "empty", "--steps", "5"}, "--steps"},
@@ -172,7 +155,7 @@ TEST_F(ProgramTest, ARunCanBeInspectedEvaluatedAndContinuedInWriting) {
   EXPECT_TRUE(contains(run({"inspect", folder}).output, "blocks.0.attention.qkv.weight"));
   EXPECT_TRUE(contains(run({"inspect", folder + "/best/model.safetensors"}).output, "f32"));
   const Result evaluated = run({"evaluate", "--checkpoint", folder, "--lines", "names.txt", "--json"});
-  EXPECT_EQ(nlohmann::json::parse(evaluated.output)["targets"], 51) << evaluated.errors;
+  EXPECT_EQ(nlohmann::json::parse(evaluated.output)["targets"], 48) << evaluated.errors;
   const Arguments writing{"generate", "--checkpoint", folder, "--prompt", "an", "--count", "2"};
   const Result written = run(writing);
   EXPECT_TRUE(written.output.starts_with("an")) << written.errors;
@@ -195,9 +178,10 @@ TEST_F(ProgramTest, AnExistingRunIsKeptAndNewOnesAreNumbered) {
 }
 
 TEST_F(ProgramTest, CtrlCSavesAndTheRunGoesOnToTheSameLosses) {
-  ASSERT_EQ(run(training("straight", 400, {"--save-every", "1000"})).code, 0);
-  const pid_t child = start(training("stopped", 400, {"--save-every", "20"}));
-  wait_for(folder_ / "stopped/step-20");
+  const Arguments rarely{"--save-every", "1000"};
+  ASSERT_EQ(run(training("straight", 600, rarely)).code, 0);
+  const pid_t child = start(training("stopped", 600, rarely));
+  wait_for(folder_ / "stopped/best");
   ::kill(child, SIGINT);
   const Result stopped = wait(child);
   EXPECT_EQ(stopped.code, 0) << stopped.errors;
@@ -205,21 +189,23 @@ TEST_F(ProgramTest, CtrlCSavesAndTheRunGoesOnToTheSameLosses) {
   const Result resumed = run({"train", "--resume", "stopped", "--threads", "1"});
   EXPECT_EQ(resumed.code, 0) << resumed.errors;
   EXPECT_EQ(losses_without_speed("stopped"), losses_without_speed("straight"));
-  EXPECT_EQ(read_file(folder_ / "stopped/step-400/model.safetensors"),
-            read_file(folder_ / "straight/step-400/model.safetensors"));
+  EXPECT_EQ(read_file(folder_ / "stopped/step-600/model.safetensors"),
+            read_file(folder_ / "straight/step-600/model.safetensors"));
 }
 
 TEST_F(ProgramTest, BR069_AKillAtAnyMomentLeavesAWholeCheckpoint) {
-  ASSERT_EQ(run(training("run", 1)).code, 0);
+  pid_t child = start(training("run", 1000000, {"--save-every", "1"}));
+  wait_for(folder_ / "run/best");
   for (int i = 0; i < 5; ++i) {
-    const pid_t child = start(training("run", 100000, {"--save-every", "1", "--overwrite"}));
-    wait_for(folder_ / "run/step-2");
-    std::this_thread::sleep_for(std::chrono::milliseconds(37 + 13 * i));
+    std::this_thread::sleep_for(std::chrono::milliseconds(200 + 13 * i));
     ::kill(child, SIGKILL);
     EXPECT_EQ(wait(child).code, -SIGKILL);
     const Result inspected = run({"inspect", "run"});
     EXPECT_EQ(inspected.code, 0) << inspected.errors;
+    child = start({"train", "--resume", "run", "--threads", "1"});
   }
+  ::kill(child, SIGKILL);
+  wait(child);
 }
 
 }  // namespace

@@ -30,6 +30,14 @@ TrainSettings small_settings() {
   return settings;
 }
 
+DatasetSettings letters() {
+  DatasetSettings settings;
+  settings.tokenizer = Tokenizer::characters("abcde");
+  settings.format.context = 8;
+  settings.name = "letters";
+  return settings;
+}
+
 /// Rows of 0 to 6 letters, drawn from a seed.
 std::unique_ptr<Dataset> small_data(std::uint64_t seed = 1) {
   Generator random(seed);
@@ -39,17 +47,13 @@ std::unique_ptr<Dataset> small_data(std::uint64_t seed = 1) {
       row.push_back(kFirstContentId + random.below(5));
   }
   const std::vector<TokenRow> validation(rows.begin(), rows.begin() + 11);
-  return std::make_unique<RowsDataset>(
-      rows, validation,
-      DatasetSettings{
-          .tokenizer = Tokenizer::characters("abcde"), .format = {.context = 8}, .name = "small"});
+  return std::make_unique<RowsDataset>(rows, validation, letters());
 }
 
 /// Data without any target, and later data with some.
 class SilentData : public RowsDataset {
  public:
-  SilentData()
-      : RowsDataset({{3}}, {{3}}, {.tokenizer = Tokenizer::characters("a"), .format = {.context = 8}}) {}
+  SilentData() : RowsDataset({{3}}, {{3}}, letters()) {}
   Batch next_training_batch(DataPosition& position, std::int64_t size) override {
     Batch batch = RowsDataset::next_training_batch(position, size);
     if (position.examples_seen > 3 * size) return batch;

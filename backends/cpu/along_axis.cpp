@@ -3,6 +3,7 @@
 
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/loops.h"
+#include "backends/cpu/row_math.h"
 #include "backends/cpu/scratch.h"
 
 namespace needle {
@@ -32,24 +33,35 @@ bool exceeds(A a, A b) {
   return a > b || (a != a && b == b);
 }
 
+/// Index of the first largest of `count` elements.
+template <class T>
+std::int64_t index_of_largest(const T* line, std::int64_t count, std::int64_t stride) {
+  using A = Arithmetic<T>;
+  constexpr std::int64_t kPiece = 512;
+  std::int64_t best = 0;
+  A largest = static_cast<A>(line[0]);
+  for (std::int64_t start = 0; start < count; start += kPiece) {
+    const std::int64_t end = std::min(count, start + kPiece);
+    if constexpr (std::is_floating_point_v<T>) {  // most pieces hold nothing larger
+      if (stride == 1 && !exceeds(row_max(line + start, end - start), largest)) continue;
+    }
+    for (std::int64_t i = start; i < end; ++i) {
+      const A element = static_cast<A>(line[i * stride]);
+      if (!exceeds(element, largest)) continue;
+      largest = element;
+      best = i;
+    }
+  }
+  return best;
+}
+
 }  // namespace
 
 void CpuBackend::argmax(const View& x, const View& y) {
   dispatch(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    using A = Arithmetic<T>;
-    const std::int64_t count = x.shape.at(-1), stride = x.strides.at(-1);
     for_each_line(without_axis(x, x.rank() - 1), y, x.count(), [&](std::int64_t at_x, std::int64_t at_y) {
-      const T* line = x.as<T>() + at_x;
-      std::int64_t best = 0;
-      A largest = static_cast<A>(line[0]);
-      for (std::int64_t i = 1; i < count; ++i) {
-        const A element = static_cast<A>(line[i * stride]);
-        if (!exceeds(element, largest)) continue;
-        largest = element;
-        best = i;
-      }
-      y.as<std::int64_t>()[at_y] = best;
+      y.as<std::int64_t>()[at_y] = index_of_largest(x.as<T>() + at_x, x.shape.at(-1), x.strides.at(-1));
     });
   });
 }

@@ -62,6 +62,11 @@ void combine(Op op, A* totals, const T* more, std::int64_t columns) {
 
 template <class A, class T, class Op>
 A reduce_run(Op op, const T* x, std::int64_t count, std::int64_t stride) {
+  if (count < kLanes) {
+    A total = Op::template identity<A>();
+    for (std::int64_t i = 0; i < count; ++i) total = op(total, static_cast<A>(x[i * stride]));
+    return total;
+  }
   A lanes[kLanes];
   std::fill_n(lanes, kLanes, Op::template identity<A>());
   std::int64_t i = 0;

@@ -7,6 +7,25 @@
 
 namespace needle {
 
+namespace {
+
+/// Cosines and sines of all pairs of a row at one position.
+template <class T>
+struct Turn {
+  std::vector<T> cosines, sines;
+  void set(std::int64_t position, double direction, const std::vector<double>& frequencies) {
+    cosines.clear();
+    sines.clear();
+    for (const double frequency : frequencies) {
+      const double angle = static_cast<double>(position) * frequency;
+      cosines.push_back(static_cast<T>(std::cos(angle)));
+      sines.push_back(static_cast<T>(direction * std::sin(angle)));
+    }
+  }
+};
+
+}  // namespace
+
 void CpuBackend::rotary(double base, bool interleaved, double direction, const View& positions, const View& x,
                         const View& y) {
   dispatch_computing("rotary", x.dtype, [&](auto tag) {
@@ -17,24 +36,27 @@ void CpuBackend::rotary(double base, bool interleaved, double direction, const V
       frequencies.push_back(std::pow(base, -static_cast<double>(r) / static_cast<double>(half)));
     // A pair is two steps of 1 apart, or half a row.
     const std::int64_t pair = interleaved ? 2 : 1, partner = interleaved ? 1 : half;
+    const std::int64_t from_step = x.strides[3], to_step = y.strides[3];
 #pragma omp parallel for schedule(static) if (x.count() >= kParallelElements)
-    for (std::int64_t bt = 0; bt < batch * time; ++bt) {
-      const std::int64_t b = bt / time, t = bt % time;
-      const double position = static_cast<double>(
-          positions.as<std::int64_t>()[b * positions.strides[0] + t * positions.strides[1]]);
-      std::vector<T> cosines, sines;
-      for (const double frequency : frequencies) {
-        cosines.push_back(static_cast<T>(std::cos(position * frequency)));
-        sines.push_back(static_cast<T>(direction * std::sin(position * frequency)));
-      }
-      for (std::int64_t h = 0; h < heads; ++h) {
-        const T* from = x.as<T>() + b * x.strides[0] + h * x.strides[1] + t * x.strides[2];
-        T* to = y.as<T>() + b * y.strides[0] + h * y.strides[1] + t * y.strides[2];
-        for (std::int64_t r = 0; r < half; ++r) {
-          const T c = cosines[static_cast<std::size_t>(r)], s = sines[static_cast<std::size_t>(r)];
-          const T u = from[r * pair * x.strides[3]], v = from[(r * pair + partner) * x.strides[3]];
-          to[r * pair * y.strides[3]] = u * c - v * s;
-          to[(r * pair + partner) * y.strides[3]] = u * s + v * c;
+    for (std::int64_t t = 0; t < time; ++t) {
+      Turn<T> turn;
+      std::int64_t turned_to = 0;
+      for (std::int64_t b = 0; b < batch; ++b) {
+        const std::int64_t position =
+            positions.as<std::int64_t>()[b * positions.strides[0] + t * positions.strides[1]];
+        // Mostly the rows of a batch stand at the same positions.
+        if (b == 0 || position != turned_to) turn.set(position, direction, frequencies);
+        turned_to = position;
+        for (std::int64_t h = 0; h < heads; ++h) {
+          const T* from = x.as<T>() + b * x.strides[0] + h * x.strides[1] + t * x.strides[2];
+          T* to = y.as<T>() + b * y.strides[0] + h * y.strides[1] + t * y.strides[2];
+          for (std::int64_t r = 0; r < half; ++r) {
+            const T c = turn.cosines[static_cast<std::size_t>(r)],
+                    s = turn.sines[static_cast<std::size_t>(r)];
+            const T u = from[r * pair * from_step], v = from[(r * pair + partner) * from_step];
+            to[r * pair * to_step] = u * c - v * s;
+            to[(r * pair + partner) * to_step] = u * s + v * c;
+          }
         }
       }
     }

@@ -26,7 +26,7 @@ T row_max(const T* x, std::int64_t width) {
 /// The sum of term(i) for i in [0, count), by pieces whose sums are added in double, so that a long row loses
 /// no digits to its length.
 template <class T, class Term>
-T row_sum(std::int64_t count, const Term& term) {
+T row_sum(std::int64_t count, Term term) {
   constexpr std::int64_t kPiece = 1024;
   double total = 0;
   for (std::int64_t start = 0; start < count; start += kPiece) {

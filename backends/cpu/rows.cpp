@@ -8,19 +8,25 @@ namespace {
 
 /// Every index must lie in [0, size); throws at the first that does not.
 void require_indices(const char* op, const View& index, std::int64_t size) {
-  const std::int64_t count = index.count(), *ids = index.as<std::int64_t>();
-  const auto is_outside = [&](std::int64_t i) {
-    const std::int64_t value = ids[offset_of(i, index.shape, index.strides)];
-    return value < 0 || value >= size;
-  };
+  const std::int64_t* ids = index.as<std::int64_t>();
+  const StridedLoop<1> loop({index});
   bool outside = false;
-#pragma omp parallel for schedule(static) reduction(|| : outside) if (count >= kParallelElements)
-  for (std::int64_t i = 0; i < count; ++i) outside = outside || is_outside(i);
-  if (!outside) return;
-  std::int64_t first = 0;
-  while (!is_outside(first)) ++first;
-  fail(op, ": index ", ids[offset_of(first, index.shape, index.strides)], " at position ", first,
-       " is outside [0, ", size, ")");
+  loop.run([&](const auto& offsets, std::int64_t count) {
+    bool found = false;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t value = ids[offsets[0] + i * loop.run_strides()[0]];
+      found |= value < 0 || value >= size;
+    }
+    if (found) {
+#pragma omp atomic write
+      outside = true;
+    }
+  });
+  for (std::int64_t i = 0; outside; ++i) {
+    const std::int64_t value = ids[offset_of(i, index.shape, index.strides)];
+    require(value >= 0 && value < size, op, ": index ", value, " at position ", i, " is outside [0, ", size,
+            ")");
+  }
 }
 
 /// Calls body(offsets in x, index and y) for each line along `axis`; the axes of `index` count the lines.

@@ -49,7 +49,11 @@ std::vector<std::vector<std::int64_t>> generate(SequenceModel& model,
     std::vector<std::int64_t> next(rows, settings.pad);
     for (std::size_t row = 0; row < rows; ++row) {
       if (ended[row]) continue;
-      next[row] = sample({numbers.data() + row * width, width}, settings.sampler, streams[row]);
+      try {
+        next[row] = sample({numbers.data() + row * width, width}, settings.sampler, streams[row]);
+      } catch (const Error& error) {
+        fail("generate: row ", row, ", new token ", step, ": ", error.what());
+      }
       answers[row].push_back(next[row]);
       ended[row] = next[row] == settings.end;
       if (settings.on_token) settings.on_token(static_cast<std::int64_t>(row), next[row]);

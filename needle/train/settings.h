@@ -31,12 +31,13 @@ struct DataSettings {
 /// A whole run. The defaults learn the built-in corpus in about two minutes on two cores.
 struct TrainSettings {
   DataSettings data;
-  DecoderConfig model{.context = 80};  ///< its vocabulary is the data's
+  DecoderConfig model{
+      .context = 80, .layers = 3, .positions = Positions::rotary};  ///< its vocabulary is the data's
   OptimizerKind optimizer = OptimizerKind::adamw;
-  std::int64_t steps = 4000;
+  std::int64_t steps = 5000;
   std::int64_t batch = 16;      ///< examples of one pass
   std::int64_t accumulate = 1;  ///< passes of one step
-  double learning_rate = 2e-3, final_learning_rate = 1e-4;
+  double learning_rate = 2e-3, final_learning_rate = 2e-5;
   std::int64_t warmup = 100;
   Decay decay = Decay::cosine;
   double beta1 = 0.9, beta2 = 0.98;

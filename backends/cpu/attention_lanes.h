@@ -1,0 +1,143 @@
+// What the attention kernels compute with: vectors as wide as the processor's registers, a small matrix
+// product made of them, and a transpose.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+namespace needle::lanes {
+
+#if defined(__AVX512F__)
+inline constexpr int kVectorBytes = 64, kRows = 8;
+#elif defined(__AVX__)
+inline constexpr int kVectorBytes = 32, kRows = 4;
+#else
+inline constexpr int kVectorBytes = 16, kRows = 4;
+#endif
+
+/// Numbers in a vector register.
+template <class T>
+inline constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(T));
+
+/// kLanes numbers that are added, multiplied and compared at once.
+template <class T>
+struct VectorOf;
+template <>
+struct VectorOf<float> {
+  using Type [[gnu::vector_size(kVectorBytes), gnu::aligned(4), gnu::may_alias]] = float;
+};
+template <>
+struct VectorOf<double> {
+  using Type [[gnu::vector_size(kVectorBytes), gnu::aligned(8), gnu::may_alias]] = double;
+};
+template <class T>
+using Vector = typename VectorOf<T>::Type;
+
+/// The kLanes numbers from p on.
+template <class T>
+Vector<T>& at(T* p) {
+  return *reinterpret_cast<Vector<T>*>(p);
+}
+template <class T>
+const Vector<T>& at(const T* p) {
+  return *reinterpret_cast<const Vector<T>*>(p);
+}
+
+/// x in every lane.
+template <class T>
+Vector<T> broadcast(T x) {
+  // Spelled out, it becomes one instruction that loads; adding x to a vector of zeros does not.
+  return [&]<int... lane>(std::integer_sequence<int, lane...>) { return Vector<T>{((void)lane, x)...}; }
+  (std::make_integer_sequence<int, kLanes<T>>{});
+}
+
+/// A matrix whose element (i, k) lies at data[i * row_stride + k * column_stride].
+template <class T>
+struct Left {
+  const T* data;
+  std::int64_t row_stride, column_stride;
+};
+
+/// A matrix whose rows are contiguous and `stride` apart.
+template <class T>
+struct Rows {
+  T* data;
+  std::int64_t stride;
+  operator Rows<const T>() const { return {data, stride}; }
+};
+
+/// kRows x (kVectors kLanes) elements of c = a b, or c += a b, kept in registers over all of `depth`.
+template <int kVectors, class T>
+void multiply_block(const Left<T>& a, const Rows<const T>& b, const Rows<T>& c, std::int64_t depth,
+                    bool accumulate) {
+  Vector<T> sums[kRows][kVectors];
+  for (int i = 0; i < kRows; ++i) {
+    for (int v = 0; v < kVectors; ++v) {
+      sums[i][v] = accumulate ? at(c.data + i * c.stride + v * kLanes<T>) : Vector<T>{};
+    }
+  }
+  for (std::int64_t k = 0; k < depth; ++k) {
+    Vector<T> right[kVectors];
+    for (int v = 0; v < kVectors; ++v) right[v] = at(b.data + k * b.stride + v * kLanes<T>);
+    for (int i = 0; i < kRows; ++i) {
+      const Vector<T> left = broadcast(a.data[i * a.row_stride + k * a.column_stride]);
+      for (int v = 0; v < kVectors; ++v) sums[i][v] += left * right[v];
+    }
+  }
+  for (int i = 0; i < kRows; ++i) {
+    for (int v = 0; v < kVectors; ++v) at(c.data + i * c.stride + v * kLanes<T>) = sums[i][v];
+  }
+}
+
+/// c [rows, columns] = a [rows, depth] b [depth, columns], or c += a b. Computes whole blocks: a and c must
+/// have room for rows rounded up to kRows, b and c for columns rounded up to kLanes.
+template <class T>
+void multiply(const Left<T>& a, const Rows<const T>& b, const Rows<T>& c, std::int64_t rows,
+              std::int64_t columns, std::int64_t depth, bool accumulate) {
+  for (std::int64_t j = 0; j < columns; j += 2 * kLanes<T>) {
+    const Rows<const T> right{b.data + j, b.stride};
+    for (std::int64_t i = 0; i < rows; i += kRows) {
+      const Left<T> left{a.data + i * a.row_stride, a.row_stride, a.column_stride};
+      const Rows<T> result{c.data + i * c.stride + j, c.stride};
+      if (columns - j > kLanes<T>)
+        multiply_block<2>(left, right, result, depth, accumulate);
+      else
+        multiply_block<1>(left, right, result, depth, accumulate);
+    }
+  }
+}
+
+/// Lanes of a and b in turn: those of their lower halves (offset 0) or upper halves (offset kLanes / 2).
+template <class T, int offset>
+Vector<T> interleave(const Vector<T>& a, const Vector<T>& b) {
+  return [&]<int... lane>(std::integer_sequence<int, lane...>) {
+    return __builtin_shufflevector(a, b, (lane / 2 + offset + lane % 2 * kLanes<T>)...);
+  }
+  (std::make_integer_sequence<int, kLanes<T>>{});
+}
+
+/// y [columns, rows] = transpose of x [rows, columns]; both sizes are multiples of kLanes.
+template <class T>
+void transpose(const Rows<const T>& x, const Rows<T>& y, std::int64_t rows, std::int64_t columns) {
+  constexpr int kSize = kLanes<T>, kHalf = kSize / 2;
+  for (std::int64_t i = 0; i < rows; i += kSize) {
+    for (std::int64_t j = 0; j < columns; j += kSize) {
+      Vector<T> square[kSize], next[kSize];
+      for (int r = 0; r < kSize; ++r) square[r] = at(x.data + (i + r) * x.stride + j);
+        // A round rotates the bits of (row, lane) by one; log2(kSize) rounds exchange the two.
+#pragma GCC unroll 8
+      for (int round = 1; round < kSize; round *= 2) {
+#pragma GCC unroll 8
+        for (int r = 0; r < kHalf; ++r) {
+          next[2 * r] = interleave<T, 0>(square[r], square[r + kHalf]);
+          next[2 * r + 1] = interleave<T, kHalf>(square[r], square[r + kHalf]);
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < kSize; ++r) square[r] = next[r];
+      }
+      for (int r = 0; r < kSize; ++r) at(y.data + (j + r) * y.stride + i) = square[r];
+    }
+  }
+}
+
+}  // namespace needle::lanes

@@ -1,0 +1,148 @@
+// Counting arithmetic: formulas of cost against what really runs.
+#include "needle/counters.h"
+
+#include <gtest/gtest.h>
+
+#include "needle/models/decoder.h"
+#include "needle/ops/ops.h"
+#include "tests/agree.h"
+#include "tests/on_devices.h"
+
+namespace needle {
+namespace {
+
+class CountersTest : public OnDevice {
+ protected:
+  /// Operations of the products in one block's forward pass over [batch, time, width].
+  double block_products(std::int64_t batch, std::int64_t time, std::int64_t width, bool causal) const {
+    BlockConfig config;
+    config.width = width;
+    config.heads = config.key_value_heads = 2;
+    config.ffn = 4 * width;
+    config.causal = causal;
+    Generator random(1);
+    const Block block(config, {random, device()});
+    OperationCounter counter;
+    const ObserverScope watch(&counter);
+    block.forward(Tensor(normal({batch, time, width}, 1, DType::f32)), {}, {}, 0);
+    return counter.forward_products();
+  }
+};
+
+TEST_P(CountersTest, S31_AProductIsCountedAsTwiceItsMultiplications) {
+  OperationCounter counter;
+  const ObserverScope watch(&counter);
+  const auto tensor = [&](const Shape& shape) { return Tensor(normal(shape, 1, DType::f32)); };
+  matmul(tensor({3, 5}), tensor({5, 7}));
+  EXPECT_EQ(counter.forward("matmul"), 2 * 3 * 5 * 7);
+  matmul(tensor({2, 4, 3, 5}), tensor({4, 5, 7}));
+  EXPECT_EQ(counter.forward("matmul"), 2 * 3 * 5 * 7 * (1 + 8));
+  EXPECT_EQ(counter.calls("matmul"), 2);
+  linear(tensor({2, 3, 5}), tensor({5, 7}), tensor({7}));
+  EXPECT_EQ(counter.forward("linear"), 2 * 6 * 5 * 7);
+  matmul_transposed(tensor({2, 3, 5}), tensor({7, 5}));
+  EXPECT_EQ(counter.forward("matmul_transposed"), 2 * 6 * 5 * 7);
+  EXPECT_EQ(counter.forward_products(), 2 * 3 * 5 * 7 * 13);
+  exp(tensor({3, 4}));
+  EXPECT_EQ(counter.forward("exp"), 12);
+  EXPECT_EQ(counter.forward("tanh"), 0);
+}
+
+TEST_P(CountersTest, S31_ABlockCosts24BTD2And4BT2D) {
+  for (const auto& [batch, time, width] :
+       std::vector<std::tuple<int, int, int>>{{1, 7, 6}, {3, 12, 8}, {2, 48, 8}}) {
+    const double b = batch, t = time, d = width;
+    EXPECT_EQ(block_products(batch, time, width, false), 24 * b * t * d * d + 4 * b * t * t * d);
+    EXPECT_EQ(block_products(batch, time, width, true), 24 * b * t * d * d + 2 * b * t * (t + 1) * d);
+  }
+  // The two terms are equal at T = 6 D.
+  EXPECT_EQ(block_products(1, 48, 8, false), 2 * 24 * 48 * 8 * 8);
+}
+
+TEST_P(CountersTest, S31_ADecoderCostsItsBlocksAndItsHead) {
+  DecoderConfig config;
+  config.vocabulary = 11;
+  config.context = 9;
+  config.width = 8;
+  config.layers = 3;
+  config.heads = 2;
+  Generator random(1);
+  Decoder model(config, random, device());
+  OperationCounter counter;
+  const ObserverScope watch(&counter);
+  model.forward({NDArray::zeros({2, 9}, DType::i64, device()), {}, {}});
+  const double blocks = 3 * (24 * 2 * 9 * 8 * 8 + 2 * 2 * 9 * 10 * 8), head = 2 * 2 * 9 * 8 * 11;
+  EXPECT_EQ(counter.forward_products(), blocks + head);
+}
+
+/// A case of who may read whom, over [2, 2, 3, 5].
+struct MaskCase {
+  std::string name;
+  AttentionOptions options;
+};
+
+TEST_P(CountersTest, S31_AttentionCountsThePairsThatItsMasksAllow) {
+  const NDArray key_mask = mask({0, 1, 1, 1, 1, 1, 1, 1, 1, 0}, {2, 5});
+  const NDArray allowed = mask({1, 0, 1, 0, 1, 0, 1, 1, 0, 0, 1, 1, 0, 1, 1}, {1, 1, 3, 5});
+  std::vector<MaskCase> cases;
+  for (const bool causal : {false, true}) {
+    for (const std::int64_t window : {0, 2}) {
+      for (const NDArray& keys : {NDArray(), key_mask}) {
+        for (const NDArray& pairs : {NDArray(), allowed}) {
+          for (const std::int64_t offset : {-1, 0, 2}) {
+            AttentionOptions options;
+            options.causal = causal;
+            options.window = window;
+            options.offset = offset;
+            options.key_mask = keys;
+            options.allowed = pairs;
+            cases.push_back({std::to_string(cases.size()), options});
+          }
+        }
+      }
+    }
+  }
+  for (const auto& [name, options] : cases) {
+    const Shape full{2, 2, 3, 5};
+    const NDArray pairs = allowed_pairs(options, 3, 5, device()).broadcast_to(full);
+    const double wanted = reduce(Sum{}, pairs.cast(DType::f64)).item();
+    OperationCounter counter;
+    const ObserverScope watch(&counter);
+    attention(Tensor(normal({2, 2, 3, 4}, 1)), Tensor(normal({2, 1, 5, 4}, 2)),
+              Tensor(normal({2, 1, 5, 6}, 3)), options);
+    EXPECT_EQ(counter.forward("attention"), 2 * (4 + 6) * wanted) << name;
+  }
+}
+
+TEST_P(CountersTest, S37_DecodingReadsEachPastOnce) {
+  DecoderConfig config;
+  config.vocabulary = 11;
+  config.context = 16;
+  config.width = 8;
+  config.layers = 1;
+  config.heads = 2;
+  Generator random(1);
+  Decoder model(config, random, device());
+  Cache cache = model.empty_state(1, 16);
+  const Pass pass{false, nullptr, &cache};
+  const NoGrad off;
+  model.forward({NDArray::zeros({1, 6}, DType::i64, device()), {}, {}}, pass);
+  OperationCounter counter;
+  const ObserverScope watch(&counter);
+  for (int step = 0; step < 5; ++step) model.forward({ids({1}, {1, 1}), {}, {}}, pass);
+  const double pairs = 5 * 6 + 5 * 6 / 2;  // G P + G (G + 1) / 2
+  EXPECT_EQ(counter.forward("attention"), 2 * 2 * (4 + 4) * pairs);
+}
+
+TEST_P(CountersTest, NoObserverOfTheBackwardPassCountsTwice) {
+  OperationCounter counter;
+  const ObserverScope watch(&counter);
+  const Tensor a(normal({3, 5}, 1), true), b(normal({5, 7}, 2), true);
+  sum(matmul(a, b)).backward();
+  EXPECT_EQ(counter.forward("matmul"), 2 * 3 * 5 * 7);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CountersTest, testing::ValuesIn(all_devices()), device_name);
+
+}  // namespace
+}  // namespace needle
