@@ -60,9 +60,9 @@ double median(std::vector<double> values) {
 }
 
 /// The word after `key` of a /proc file of lines "key value ...", 0 without one.
-double proc_number(const char* file, const std::string& key) {
+std::int64_t proc_number(const char* file, const std::string& key) {
   std::ifstream lines(file);
-  double number = 0;
+  std::int64_t number = 0;
   for (std::string word; lines >> word;) {
     if (word == key && lines >> number) break;
   }
@@ -200,7 +200,7 @@ nlohmann::json measure(const Workload& work, const BenchOptions& options, double
   std::uint64_t later_allocations = device->memory_stats().system_allocations - allocations;
   const double operations = training.operations();
   // Read before the peak's own matrices are made: later steps allocate nothing.
-  const double resident = 1024 * proc_number("/proc/self/status", "VmHWM:");
+  const std::int64_t resident = 1024 * proc_number("/proc/self/status", "VmHWM:");
 
   PeakProduct product(device);
   double peak = product.rate();

@@ -62,12 +62,12 @@ int main() {
   Backwards data;
   TrainSettings settings;
   settings.model.context = Backwards::kContext;
-  settings.model.width = 32;
-  settings.model.layers = 2;
-  settings.steps = 400;
-  settings.warmup = 40;
+  settings.model.width = 64;
+  settings.model.layers = settings.model.heads = 2;
+  settings.steps = 500;
+  settings.warmup = 50;
   settings.batch = 32;
-  settings.learning_rate = 1e-2;
+  settings.learning_rate = 3e-3;
   Trainer trainer(settings, data);
   while (trainer.steps_done() < settings.steps) {
     const StepResult step = trainer.step();

@@ -195,13 +195,17 @@ double CpuBackend::sum_of_squares(std::span<const View> arrays) {
       for (std::int64_t piece = 0; piece < pieces; ++piece) {
         const T* from = x.as<T>() + piece * kPiece;
         const std::int64_t here = std::min(kPiece, count - piece * kPiece);
-        double sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (std::int64_t i = 0; i < here; ++i) {
-          const double element = static_cast<double>(from[i]);
-          sum += element * element;
+        double lanes[kLanes] = {};
+        std::int64_t i = 0;
+        for (; i + kLanes <= here; i += kLanes) {
+#pragma omp simd
+          for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+            const double element = static_cast<double>(from[i + lane]);
+            lanes[lane] += element * element;
+          }
         }
-        partial[before + static_cast<std::size_t>(piece)] = sum;
+        for (; i < here; ++i) lanes[0] += static_cast<double>(from[i]) * static_cast<double>(from[i]);
+        partial[before + static_cast<std::size_t>(piece)] = std::accumulate(lanes, lanes + kLanes, 0.0);
       }
     });
   }
