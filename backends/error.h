@@ -21,8 +21,8 @@ template <class... Parts>
   throw Error(message.str());
 }
 
-/// Throws Error with `parts` as its message unless `condition` holds. Each part may also be a function
-/// without arguments that is called only on failure.
+/// Throws Error with `parts` as its message unless `condition` holds. The parts are evaluated in any case,
+/// so they should be cheap to name.
 template <class... Parts>
 void require(bool condition, const Parts&... parts) {
   if (!condition) [[unlikely]]

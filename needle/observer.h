@@ -47,10 +47,11 @@ class ObserverScope {
 /// The path of the module that is running on this thread.
 const std::string& current_path();
 
-/// Enters the module at `path`, as long as the scope lives.
+/// Enters the module at `path`, which must outlive the scope, as long as the scope lives.
 class PathScope {
  public:
   explicit PathScope(const std::string& path);
+  explicit PathScope(std::string&&) = delete;
   PathScope(const PathScope&) = delete;
   PathScope& operator=(const PathScope&) = delete;
   ~PathScope();

@@ -275,12 +275,13 @@ struct Recorder final : Observer {
 TEST_P(Autograd, ObserverIsToldOfEveryOpInItsScope) {
   const Tensor x(normal({2, 3}, 1), true);
   Recorder recorder;
+  const std::string block = "blocks.0", ffn = "blocks.0.ffn";
   {
     const ObserverScope scope(&recorder);
-    const PathScope outer("blocks.0");
+    const PathScope outer(block);
     const Tensor y = softmax(x);
     {
-      const PathScope inner("blocks.0.ffn");
+      const PathScope inner(ffn);
       sum(exp(y)).backward();
     }
   }

@@ -55,19 +55,38 @@ bool blas_strides(const View& x, std::int64_t& row_stride, std::int64_t& column_
   return row_stride == 1 && column_stride >= rows && column_stride <= kMost;
 }
 
+/// A single row: the products that generation makes, where packing b as for a matrix costs more than the
+/// product itself. y = a b, added to what is there.
+template <class T>
+void blas_row_product(const Matrix& a, const Matrix& b, T* y, int columns, int inner) {
+  const T *left = static_cast<const T*>(a.data), *right = static_cast<const T*>(b.data);
+  const auto order = b.transposed() ? CblasNoTrans : CblasTrans;
+  const int rows = b.transposed() ? columns : inner, width = b.transposed() ? inner : columns,
+            step = static_cast<int>(a.column_stride);
+  if constexpr (std::is_same_v<T, float>)
+    cblas_sgemv(CblasRowMajor, order, rows, width, 1, right, b.leading(), left, step, 1, y, 1);
+  else
+    cblas_dgemv(CblasRowMajor, order, rows, width, 1, right, b.leading(), left, step, 1, y, 1);
+}
+
 template <class T>
 void blas_product(const Matrix& a, const Matrix& b, T* y, std::int64_t y_stride, std::int64_t n,
                   std::int64_t m, std::int64_t k, bool accumulate) {
   const auto ta = a.transposed() ? CblasTrans : CblasNoTrans, tb = b.transposed() ? CblasTrans : CblasNoTrans;
   const int rows = static_cast<int>(n), columns = static_cast<int>(m), inner = static_cast<int>(k),
             ldy = static_cast<int>(y_stride);
+  if (rows == 1) {
+    if (!accumulate) std::fill_n(y, columns, T(0));
+    return blas_row_product(a, b, y, columns, inner);
+  }
   const T *left = static_cast<const T*>(a.data), *right = static_cast<const T*>(b.data);
+  const T keep = accumulate ? 1 : 0;
   if constexpr (std::is_same_v<T, float>) {
-    cblas_sgemm(CblasRowMajor, ta, tb, rows, columns, inner, 1, left, a.leading(), right, b.leading(),
-                accumulate ? 1 : 0, y, ldy);
+    cblas_sgemm(CblasRowMajor, ta, tb, rows, columns, inner, 1, left, a.leading(), right, b.leading(), keep,
+                y, ldy);
   } else {
-    cblas_dgemm(CblasRowMajor, ta, tb, rows, columns, inner, 1, left, a.leading(), right, b.leading(),
-                accumulate ? 1 : 0, y, ldy);
+    cblas_dgemm(CblasRowMajor, ta, tb, rows, columns, inner, 1, left, a.leading(), right, b.leading(), keep,
+                y, ldy);
   }
 }
 

@@ -40,14 +40,16 @@ NDArray mask(const std::vector<std::uint8_t>& values, const Shape& shape, Device
 std::vector<OpCase> attention_cases() {
   const MakeOptions none = [](Device) { return AttentionOptions{}; };
   const MakeOptions causal = [](Device) { return AttentionOptions{.causal = true}; };
-  const auto padded = [](AttentionOptions options) {
-    return [=](Device device) mutable {
+  const auto padded = [](const AttentionOptions& others) {
+    return [=](Device device) {
+      AttentionOptions options = others;
       options.key_mask = mask({1, 1, 1, 0, 0, 1, 1, 1}, {2, 4}, device);
       return options;
     };
   };
-  const auto chosen = [](AttentionOptions options) {
-    return [=](Device device) mutable {
+  const auto chosen = [](const AttentionOptions& others) {
+    return [=](Device device) {
+      AttentionOptions options = others;
       // Query 1 may read nothing.
       options.allowed = mask({1, 0, 1, 1, 0, 0, 0, 0, 0, 1, 1, 0}, {1, 1, 3, 4}, device);
       return options;
