@@ -24,6 +24,7 @@ struct RawTensor {
   std::span<const std::byte> bytes;
 };
 
+/// A tensor and the name that it has in the file.
 struct NamedTensor {
   std::string name;
   RawTensor tensor;

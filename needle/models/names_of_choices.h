@@ -9,6 +9,7 @@
 
 namespace needle {
 
+/// The values of one kind of choice, each with its name.
 template <class Choice>
 using ChoiceNames = std::vector<std::pair<std::string, Choice>>;
 
@@ -33,6 +34,7 @@ inline ChoiceNames<Initialisation> names_of(Initialisation) {
   return {{"normal", Initialisation::normal}, {"uniform", Initialisation::uniform}};
 }
 
+/// The name of a value.
 template <class Choice>
 std::string name_of_choice(Choice value) {
   for (const auto& [name, choice] : names_of(Choice{})) {
