@@ -6,44 +6,21 @@
 namespace needle {
 
 DecoderConfig DecoderConfig::resolved() const {
-  DecoderConfig full = *this;
-  if (full.key_value_heads == 0) full.key_value_heads = heads;
-  if (full.ffn == 0) full.ffn = 4 * width;
   const auto positive = [](const char* name, std::int64_t value) {
-    require(value > 0, "decoder: ", name, " must be positive, got ", value);
+    require(value > 0, "model: ", name, " must be positive, got ", value);
   };
   positive("vocabulary", vocabulary);
   positive("context", context);
-  positive("width", width);
   positive("layers", layers);
-  positive("heads", heads);
-  positive("key-value-heads", full.key_value_heads);
-  positive("ffn", full.ffn);
-  require(width % heads == 0, "decoder: width ", width, " is not a multiple of ", heads, " heads");
-  require(heads % full.key_value_heads == 0, "decoder: ", heads, " heads are not a multiple of ",
-          full.key_value_heads, " key/value heads");
-  require(positions != Positions::rotary || (width / heads) % 2 == 0,
-          "decoder: rotary positions want an even head width, got ", width / heads);
-  require(positions != Positions::sinusoidal || width % 2 == 0,
-          "decoder: sinusoidal positions want an even width, got ", width);
-  require(window >= 0 && soft_cap >= 0, "decoder: window and soft cap must not be negative");
-  require(dropout >= 0 && dropout <= 1, "decoder: dropout must be in [0, 1], got ", dropout);
-  require(norm_epsilon > 0 && rotary_base > 1,
-          "decoder: norm epsilon must be positive and rotary base above 1");
+  DecoderConfig full = *this;
+  static_cast<BlockConfig&>(full) = BlockConfig::resolved();
   return full;
 }
 
 std::int64_t DecoderConfig::parameter_count() const {
-  const DecoderConfig full = resolved();
-  const std::int64_t head_width = width / heads, key_columns = 2 * full.key_value_heads * head_width;
-  const bool layer = norm == NormKind::layer;
-  const auto map = [&](std::int64_t in, std::int64_t out) { return in * out + (bias ? out : 0); };
-  const std::int64_t norm_size = width * (layer && bias ? 2 : 1);
-  const std::int64_t inner =
-      (activation == Activation::gated ? 2 : 1) * map(width, full.ffn) + map(full.ffn, width);
-  const std::int64_t block = 2 * norm_size + map(width, width + key_columns) + map(width, width) + inner;
-  return vocabulary * width + (positions == Positions::learned ? context * width : 0) + layers * block +
-         (order == NormOrder::pre ? norm_size : 0) + (tied ? 0 : map(width, vocabulary));
+  return vocabulary * width + (positions == Positions::learned ? context * width : 0) +
+         layers * BlockConfig::parameter_count() + (order == NormOrder::pre ? norm_parameter_count() : 0) +
+         (tied ? 0 : (width + (bias ? 1 : 0)) * vocabulary);
 }
 
 namespace {
@@ -51,27 +28,6 @@ namespace {
 Init init_of(const DecoderConfig& config, Generator& random, Device device, DType dtype) {
   return {random, device, dtype, config.initialisation,
           1 / std::sqrt(2.0 * static_cast<double>(config.layers))};
-}
-
-BlockConfig block_of(const DecoderConfig& config) {
-  BlockConfig block;
-  block.width = config.width;
-  block.heads = config.heads;
-  block.key_value_heads = config.key_value_heads;
-  block.ffn = config.ffn;
-  block.activation = config.activation;
-  block.bias = config.bias;
-  block.norm = config.norm;
-  block.order = config.order;
-  block.norm_epsilon = config.norm_epsilon;
-  block.dropout = config.dropout;
-  block.rotary = config.positions == Positions::rotary;
-  block.rotary_base = config.rotary_base;
-  block.causal = config.causal;
-  block.window = config.window;
-  block.soft_cap = config.soft_cap;
-  block.strict = config.strict;
-  return block;
 }
 
 }  // namespace
@@ -85,7 +41,7 @@ Decoder::Decoder(const DecoderConfig& config, const Init& init)
   if (config.positions == Positions::sinusoidal) {
     sinusoidal_ = Tensor(sinusoidal_table(config.context, config.width, init.dtype, init.device));
   }
-  for (std::int64_t layer = 0; layer < config.layers; ++layer) blocks_.emplace_back(block_of(config), init);
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) blocks_.emplace_back(config, init);
   if (config.order == NormOrder::pre)
     norm_.emplace(config.norm, config.width, config.bias, init, config.norm_epsilon);
   if (!config.tied) head_.emplace(config.width, config.vocabulary, config.bias, init);

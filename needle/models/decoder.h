@@ -7,28 +7,12 @@
 
 namespace needle {
 
-/// Everything that defines a decoder; what is 0 follows from the rest.
-struct DecoderConfig {
+/// Everything that defines a decoder: the shape of its blocks, and what stands around them.
+struct DecoderConfig : BlockConfig {
   std::int64_t vocabulary = 0;
   std::int64_t context = 64;
-  std::int64_t width = 128;
   std::int64_t layers = 4;
-  std::int64_t heads = 4;
-  std::int64_t key_value_heads = 0;  ///< 0: as many as heads
-  std::int64_t ffn = 0;              ///< 0: 4 width
-  Activation activation = Activation::gelu;
-  bool bias = true;
   bool tied = true;  ///< head = token table transposed, without bias
-  NormKind norm = NormKind::layer;
-  NormOrder order = NormOrder::pre;
-  double norm_epsilon = 1e-5;
-  Positions positions = Positions::learned;
-  double rotary_base = 10000;
-  std::int64_t window = 0;
-  double soft_cap = 0;
-  double dropout = 0;
-  bool causal = true;
-  bool strict = false;  ///< a real query without any key is an Error; not saved
   Initialisation initialisation = Initialisation::normal;
 
   /// The config with every 0 filled in. Throws when sizes do not fit together.

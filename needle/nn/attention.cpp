@@ -2,16 +2,50 @@
 
 namespace needle {
 
-MultiHeadAttention::MultiHeadAttention(const BlockConfig& block, const Init& init)
-    : config(block),
-      qkv(block.width, block.width / block.heads * (block.heads + 2 * block.key_value_heads), block.bias,
-          init),
-      out(block.width, block.width, block.bias, init, true) {
-  require(block.width % block.heads == 0, "attention: the width ", block.width, " is not a multiple of ",
-          block.heads, " heads");
-  require(block.key_value_heads > 0 && block.heads % block.key_value_heads == 0, "attention: ", block.heads,
-          " heads are not a multiple of ", block.key_value_heads, " key/value heads");
+BlockConfig BlockConfig::resolved() const {
+  BlockConfig full = *this;
+  if (full.key_value_heads == 0) full.key_value_heads = heads;
+  if (full.ffn == 0) full.ffn = 4 * width;
+  const auto positive = [](const char* name, std::int64_t value) {
+    require(value > 0, "model: ", name, " must be positive, got ", value);
+  };
+  positive("width", width);
+  positive("heads", heads);
+  positive("key-value-heads", full.key_value_heads);
+  positive("ffn", full.ffn);
+  require(width % heads == 0, "model: width ", width, " is not a multiple of ", heads, " heads");
+  require(heads % full.key_value_heads == 0, "model: ", heads, " heads are not a multiple of ",
+          full.key_value_heads, " key/value heads");
+  require(positions != Positions::rotary || (width / heads) % 2 == 0,
+          "model: rotary positions want an even head width, got ", width / heads);
+  require(positions != Positions::sinusoidal || width % 2 == 0,
+          "model: sinusoidal positions want an even width, got ", width);
+  require(window >= 0, "model: the window must not be negative, got ", window);
+  require(soft_cap >= 0, "model: the soft cap must not be negative, got ", soft_cap);
+  require(dropout >= 0 && dropout <= 1, "model: dropout must be in [0, 1], got ", dropout);
+  require(norm_epsilon > 0, "model: norm epsilon must be positive, got ", norm_epsilon);
+  require(rotary_base > 1, "model: the rotary base must be above 1, got ", rotary_base);
+  return full;
 }
+
+std::int64_t BlockConfig::norm_parameter_count() const {
+  return width * (norm == NormKind::layer && bias ? 2 : 1);
+}
+
+std::int64_t BlockConfig::parameter_count() const {
+  const BlockConfig full = resolved();
+  const std::int64_t key_columns = 2 * full.key_value_heads * (width / heads);
+  const auto map = [&](std::int64_t in, std::int64_t out) { return in * out + (bias ? out : 0); };
+  const std::int64_t inner =
+      (activation == Activation::gated ? 2 : 1) * map(width, full.ffn) + map(full.ffn, width);
+  return 2 * norm_parameter_count() + map(width, width + key_columns) + map(width, width) + inner;
+}
+
+MultiHeadAttention::MultiHeadAttention(const BlockConfig& block, const Init& init)
+    : config(block.resolved()),
+      qkv(config.width, config.width / config.heads * (config.heads + 2 * config.key_value_heads),
+          config.bias, init),
+      out(config.width, config.width, config.bias, init, true) {}
 
 Tensor MultiHeadAttention::forward(const Tensor& x, const PassPositions& positions, const Pass& pass,
                                    int layer) const {
@@ -26,7 +60,7 @@ Tensor MultiHeadAttention::forward(const Tensor& x, const PassPositions& positio
   Tensor query = as_heads(columns[0], config.heads);
   Tensor key = as_heads(columns[1], config.key_value_heads),
          value = as_heads(columns[2], config.key_value_heads);
-  if (config.rotary) {
+  if (config.positions == Positions::rotary) {
     query = rotary(query, positions.ids, config.rotary_base);
     key = rotary(key, positions.ids, config.rotary_base);
   }
@@ -63,7 +97,7 @@ Block::Block(const BlockConfig& block, const Init& init)
       norm1(block.norm, block.width, block.bias, init, block.norm_epsilon),
       attention(block, init),
       norm2(block.norm, block.width, block.bias, init, block.norm_epsilon),
-      ffn(block.width, block.ffn, block.activation, block.bias, init),
+      ffn(block.width, block.resolved().ffn, block.activation, block.bias, init),
       dropout(block.dropout) {}
 
 Tensor Block::forward(const Tensor& x, const PassPositions& positions, const Pass& pass, int layer) const {

@@ -10,24 +10,31 @@ namespace needle {
 /// Where the norms of a block stand: before each branch, or after its sum.
 enum class NormOrder { pre, post };
 
-/// Everything that shapes a block.
+/// Everything that shapes a block; what is 0 follows from the rest.
 struct BlockConfig {
   std::int64_t width = 128;
   std::int64_t heads = 4;
-  std::int64_t key_value_heads = 4;  ///< each serves heads / key_value_heads query heads
-  std::int64_t ffn = 512;            ///< inner width of the feed-forward layer
+  std::int64_t key_value_heads = 0;  ///< each serves heads / key_value_heads query heads; 0: as many as heads
+  std::int64_t ffn = 0;              ///< inner width of the feed-forward layer; 0: 4 width
   Activation activation = Activation::gelu;
   bool bias = true;
   NormKind norm = NormKind::layer;
   NormOrder order = NormOrder::pre;
   double norm_epsilon = 1e-5;
-  double dropout = 0;  ///< on the output of each branch
-  bool rotary = false;
+  double dropout = 0;                        ///< on the output of each branch
+  Positions positions = Positions::learned;  ///< rotary ones are the attention's, the others the embedding's
   double rotary_base = 10000;
   bool causal = true;
   std::int64_t window = 0;  ///< 0: none
   double soft_cap = 0;      ///< 0: none
-  bool strict = false;      ///< a real query without any key is an Error
+  bool strict = false;      ///< a real query without any key is an Error; not saved
+
+  /// The config with every 0 filled in. Throws when sizes do not fit together.
+  BlockConfig resolved() const;
+  /// How many numbers the parameters of such a block hold, by formula.
+  std::int64_t parameter_count() const;
+  /// How many numbers one of its norms holds.
+  std::int64_t norm_parameter_count() const;
 };
 
 /// What the layers of a pass share about its positions.

@@ -36,6 +36,14 @@ const auto each_setting = [](auto& s, const auto& visit) {
 
 }  // namespace
 
+DecoderConfig small_decoder() {
+  DecoderConfig config;
+  config.context = 80;
+  config.layers = 3;
+  config.positions = Positions::rotary;
+  return config;
+}
+
 void TrainSettings::validate() const {
   const auto at_least = [](const char* name, double value, double least) {
     require(value >= least, "train: ", name, " must be at least ", least, ", got ", value);
