@@ -312,7 +312,7 @@ void run_bench(const BenchOptions& options) {
   for (const std::string& name : options.names) {
     const nlohmann::json result = measure_apart(workload_of(name), options, now() - age);
     if (options.json) {
-      std::cout << result.dump() << std::endl;
+      print_json(result);
       continue;
     }
     if (first) print_head(result);

@@ -137,13 +137,11 @@ int run_decoder(const DecoderOptions& options) {
     nlohmann::json rows = nlohmann::json::array();
     for (const CheckResult& check : checks)
       rows.push_back({{"check", check.name}, {"detail", check.detail}, {"passed", check.passed}});
-    std::cout << nlohmann::json{{"loss", loss.item()},
-                                {"targets", batch.valid_targets},
-                                {"parameters", model.parameter_count()},
-                                {"checks", rows},
-                                {"passed", passed}}
-                     .dump()
-              << std::endl;
+    print_json({{"loss", loss.item()},
+                {"targets", batch.valid_targets},
+                {"parameters", model.parameter_count()},
+                {"checks", rows},
+                {"passed", passed}});
     return passed ? 0 : 1;
   }
   std::cout << "decoder   " << model.config().layers << " layers, width " << model.config().width << ", "

@@ -40,7 +40,7 @@ void run_evaluation(const EvaluateOptions& options) {
                                 {"targets", result.targets},
                                 {"loss", result.loss},
                                 {"perplexity", std::exp(result.loss)}};
-    std::cout << object.dump() << std::endl;
+    print_json(object);
     return;
   }
   print_row("checkpoint", saved.folder.string());

@@ -5,6 +5,7 @@
 
 #include "apps/command.h"
 #include "apps/options.h"
+#include "apps/terminal.h"
 #include "apps/writing.h"
 
 namespace needle {
@@ -28,7 +29,7 @@ void run_generation(const GenerateOptions& options) {
   for (const Writing& answer : write_texts(saved.model, saved.tokenizer, source, writing, device)) {
     const std::string text = writing.prompt + answer.text;
     if (options.json)
-      std::cout << nlohmann::json{{"text", text}, {"ended", answer.ended}}.dump() << std::endl;
+      print_json({{"text", text}, {"ended", answer.ended}});
     else
       std::cout << text << std::endl;
   }

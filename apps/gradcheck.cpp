@@ -5,6 +5,7 @@
 
 #include "apps/command.h"
 #include "apps/options.h"
+#include "apps/terminal.h"
 #include "needle/inspect/op_table.h"
 
 namespace needle {
@@ -25,15 +26,13 @@ std::vector<OpCase> cases_of(const std::string& wanted) {
   return cases;
 }
 
-void print_json(const GradientCheckRow& row) {
+nlohmann::json json_of(const GradientCheckRow& row) {
   // JSON knows no infinity; null says that the arrays could not be compared.
-  std::cout << nlohmann::json{{"op", row.op},
-                              {"order", row.order},
-                              {"error", row.error},
-                              {"difference", row.difference},
-                              {"passed", row.passed}}
-                   .dump()
-            << std::endl;
+  return {{"op", row.op},
+          {"order", row.order},
+          {"error", row.error},
+          {"difference", row.difference},
+          {"passed", row.passed}};
 }
 
 int run_gradcheck(const GradcheckOptions& options) {
@@ -55,7 +54,7 @@ int run_gradcheck(const GradcheckOptions& options) {
       ++checks;
       failures += !row.passed;
       if (options.json) {
-        print_json(row);
+        print_json(json_of(row));
         continue;
       }
       std::cout << std::left << std::setw(static_cast<int>(width)) << row.op << std::right << std::setw(7)

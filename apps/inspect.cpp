@@ -106,7 +106,7 @@ void run_inspection(const std::string& path, bool as_json) {
       print_tensors(file);
     }
   }
-  if (as_json) std::cout << nlohmann::json{{"settings", settings}, {"files", described}}.dump() << '\n';
+  if (as_json) print_json({{"settings", settings}, {"files", described}});
 }
 
 }  // namespace

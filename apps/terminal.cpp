@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iomanip>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 namespace needle {
@@ -43,6 +44,10 @@ std::string percent(double part, double whole) { return fixed(100 * part / whole
 void print_row(const std::string& label, const std::string& text) {
   constexpr int kLabelWidth = 13;
   std::cout << std::left << std::setw(kLabelWidth) << label << "  " << text << '\n';
+}
+
+void print_json(const nlohmann::json& value) {
+  std::cout << value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
 }
 
 LiveLine::LiveLine() : terminal_(isatty(STDERR_FILENO) != 0) {}

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 namespace needle {
@@ -19,6 +20,9 @@ std::string percent(double part, double whole);
 
 /// A row on stdout: the label, and the text in a column of its own.
 void print_row(const std::string& label, const std::string& text);
+
+/// A JSON value as a line on stdout; what is not UTF-8 in it becomes U+FFFD.
+void print_json(const nlohmann::json& value);
 
 /// One line on stderr that is written over and over; nothing when stderr is no terminal.
 class LiveLine {

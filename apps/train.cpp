@@ -72,7 +72,7 @@ void add_training_options(CLI::App& command, TrainOptions& options) {
   add_choice(command, "--decay", s.decay, "How the learning rate falls")->group("Training");
   command.add_option("--betas", options.betas, "Decay rates of Adam's two moments")
       ->expected(2)
-      ->default_str("0.9 0.98")
+      ->default_str(std::to_string(s.beta1).substr(0, 3) + " " + std::to_string(s.beta2).substr(0, 4))
       ->group("Training");
   value("--momentum", s.momentum, "Of sgd");
   value("--weight-decay", s.weight_decay, "Decay of matrices; vectors do not decay");
@@ -93,7 +93,9 @@ void add_run_options(CLI::App& command, TrainOptions& options) {
   add_compute_options(command, options.compute, "Run");
   flag("--strict", options.settings.model.strict, "A real position that may read nothing is an error");
   flag("--anomaly", options.anomaly, "Name the first operation that makes a NaN or infinity; slower");
-  folder("--out", options.out, "Folder of the run [runs/<data>-<n>, the next free n]");
+  folder("--out", options.out,
+         "Folder of the run [runs/<data>-<n>, the next free n]; with --resume, of a new run that goes on "
+         "from there");
   folder("--resume", options.resume, "Go on with the run in this folder, as if it had never stopped");
   flag("--overwrite", options.overwrite, "Replace the run that --out holds");
   flag("--json", options.json, "Print one JSON object a line");
@@ -101,8 +103,9 @@ void add_run_options(CLI::App& command, TrainOptions& options) {
 
 /// A run that goes on keeps its settings; only its file may have moved, and how it is computed and shown.
 void refuse_changes(const CLI::App& command) {
-  constexpr std::string_view kFree[] = {"--lines",   "--text",   "--device", "--threads", "--strict",
-                                        "--anomaly", "--resume", "--json",   "--help"};
+  constexpr std::string_view kFree[] = {"--lines",  "--text",    "--device",   "--threads",
+                                        "--strict", "--anomaly", "--resume",   "--json",
+                                        "--help",   "--out",     "--overwrite"};
   for (const CLI::Option* option : command.get_options()) {
     const std::string name = option->get_name();
     require(option->count() == 0 || std::ranges::find(kFree, name) != std::end(kFree), "train: ", name,

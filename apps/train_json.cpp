@@ -2,6 +2,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "apps/terminal.h"
 #include "apps/train_report.h"
 
 namespace needle {
@@ -47,6 +48,7 @@ class JsonReport final : public TrainReport {
                 {"validation_loss", end.validation_loss},
                 {"best_validation_loss", end.best_validation_loss},
                 {"samples", samples},
+                {"no_samples", end.no_samples.empty() ? json() : json(end.no_samples)},
                 {"checkpoint", end.checkpoint.string()},
                 {"best", end.best.string()},
                 {"losses", end.losses.string()},
@@ -66,9 +68,7 @@ class JsonReport final : public TrainReport {
   }
 
  private:
-  static void print(const json& object) {
-    std::cout << object.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
-  }
+  static void print(const json& object) { print_json(object); }
 };
 
 }  // namespace

@@ -67,9 +67,14 @@ TrainEnd measure_end(Trainer& trainer, const RunFolder& run, const std::filesyst
   end.best_validation_loss = trainer.best_validation();
   end.floor = trainer.data().floor();
   const bool is_corpus = trainer.settings().data.source == DataSource::corpus;
-  end.samples = sample(trainer, is_corpus ? kJudgedSentences : kSamples);
-  if (is_corpus) end.accuracy = judge(end.samples);
-  end.samples.resize(kSamples);
+  try {
+    end.samples = sample(trainer, is_corpus ? kJudgedSentences : kSamples);
+    if (is_corpus) end.accuracy = judge(end.samples);
+    end.samples.resize(kSamples);
+  } catch (const Error& error) {  // of a model that has diverged, say; the rest of the report still counts
+    end.samples.clear();
+    end.no_samples = error.what();
+  }
   end.checkpoint = run.checkpoint(end.step);
   end.best = run.best();
   end.losses = run.losses_file();

@@ -46,6 +46,7 @@ struct TrainEnd {
   double validation_loss = 0, best_validation_loss = 0;
   std::optional<double> floor;
   std::vector<Writing> samples;
+  std::string no_samples;  ///< why there are none
   std::optional<CorpusAccuracy> accuracy;
   std::filesystem::path checkpoint, best, losses, curve;
 };

@@ -43,10 +43,14 @@ RunFolder open_run(const TrainOptions& options, const fs::path& checkpoint, Trai
     return RunFolder::create(options.out.empty() ? RunFolder::free_path(name) : fs::path(options.out),
                              options.overwrite);
   }
+  const fs::path run = fs::equivalent(checkpoint, options.resume) ? fs::canonical(checkpoint).parent_path()
+                                                                  : fs::path(options.resume);
+  require(RunFolder::is_run(run) || !options.out.empty(), checkpoint.string(),
+          " is not in the folder of a run; give --out for a run of its own");
   trainer.load(checkpoint);
-  const bool is_checkpoint = fs::equivalent(checkpoint, options.resume);
-  return RunFolder::reopen(is_checkpoint ? fs::absolute(checkpoint).parent_path() : fs::path(options.resume),
-                           trainer.steps_done());
+  if (!options.out.empty())
+    return RunFolder::branch(run, options.out, trainer.steps_done(), options.overwrite);
+  return RunFolder::reopen(run, trainer.steps_done());
 }
 
 /// How long the run will take, from real steps that leave no trace and from one batch of the validation.

@@ -101,6 +101,7 @@ class TextReport final : public TrainReport {
                                  percent(end.validation_loss - *end.floor, *end.floor)));
     }
     if (end.accuracy) print_accuracy(*end.accuracy);
+    if (!end.no_samples.empty()) print_row("samples", "none: " + end.no_samples);
     for (std::size_t i = 0; i < end.samples.size(); ++i) {
       const Writing& sample = end.samples[i];
       print_row(i == 0 ? "samples" : "", sample.text + (sample.ended ? "" : " ..."));

@@ -21,9 +21,12 @@ SavedModel load_saved_model(const std::filesystem::path& path, Device device) {
 
 namespace {
 
-/// Rows begin with BOS; a stream knows no BOS, and its texts best begin after a line end.
+/// Rows begin with BOS; a stream knows no BOS, and its texts best begin after a line end, if it has any.
 std::vector<std::int64_t> prompt_ids(const Tokenizer& tokenizer, DataSource source, const std::string& text) {
-  if (source == DataSource::text) return tokenizer.encode(text.empty() ? "\n" : text, "the prompt");
+  if (source == DataSource::text && text.empty()) {
+    return tokenizer.knows("\n") ? tokenizer.encode("\n", "the prompt") : std::vector{kFirstContentId};
+  }
+  if (source == DataSource::text) return tokenizer.encode(text, "the prompt");
   std::vector<std::int64_t> ids = tokenizer.encode(text, "the prompt");
   ids.insert(ids.begin(), kBeginId);
   return ids;

@@ -1,5 +1,6 @@
 // exp, log, tanh, erf and their relatives: for float branch-free, so that loops over them vectorise; for
-// double the standard library's. Float errors are below 4 units in the last place.
+// double the standard library's. Float errors are below 5 units in the last place; of normal_cdf, whose lower
+// tail is cut short, below 6e-8 in all.
 #pragma once
 
 #include <bit>
@@ -129,7 +130,7 @@ HOST_DEVICE inline float erf(float x) {
 }
 HOST_DEVICE inline double erf(double x) { return std::erf(x); }
 
-/// The standard normal distribution function, accurate in the lower tail as well.
+/// The standard normal distribution function.
 HOST_DEVICE inline float normal_cdf(float x) {
   const float a = (x < 0.0f ? -x : x) * 0.70710678f;
   const float tail = 0.5f * exp(-detail::negative_log_erfc(a));

@@ -276,9 +276,11 @@ struct GeluTanhGradient {
   static constexpr const char* kName = "gelu_tanh_gradient";
   template <class T>
   HOST_DEVICE T operator()(T x, T g) const {
-    const T t = math::tanh(T(0.7978845608028653559) * (x + T(0.044715) * x * x * x));
-    const T inner_slope = T(0.7978845608028653559) * (T(1) + T(3 * 0.044715) * x * x);
-    return g * T(0.5) * (T(1) + t + x * (T(1) - t * t) * inner_slope);
+    // Beyond 20 the slope is 0 or 1 to the last digit, and the cube of a large x would be infinite.
+    const T y = x < T(-20) ? T(-20) : (x > T(20) ? T(20) : x);
+    const T t = math::tanh(T(0.7978845608028653559) * (y + T(0.044715) * y * y * y));
+    const T inner_slope = T(0.7978845608028653559) * (T(1) + T(3 * 0.044715) * y * y);
+    return g * T(0.5) * (T(1) + t + y * (T(1) - t * t) * inner_slope);
   }
 };
 

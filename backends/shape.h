@@ -35,7 +35,10 @@ class Shape {
   HOST_DEVICE std::int64_t operator[](int axis) const { return sizes_[axis]; }
   HOST_DEVICE std::int64_t& operator[](int axis) { return sizes_[axis]; }
   /// The size of `axis`, which may count from the end (-1 is the last).
-  std::int64_t at(int axis) const { return sizes_[axis < 0 ? axis + rank_ : axis]; }
+  std::int64_t at(int axis) const {
+    require(axis >= -rank_ && axis < rank_, "shape: axis ", axis, " is out of range for ", rank_, " axes");
+    return sizes_[axis < 0 ? axis + rank_ : axis];
+  }
   const std::int64_t* begin() const { return sizes_; }
   const std::int64_t* end() const { return sizes_ + rank_; }
 

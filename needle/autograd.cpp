@@ -1,6 +1,8 @@
 // Tensors, recording, and what a node keeps. The walk is in backward.cpp.
 #include "needle/autograd.h"
 
+#include <algorithm>
+
 #include "needle/node.h"
 
 namespace needle {
@@ -19,6 +21,8 @@ Tensor::Tensor(NDArray array, bool requires_grad) : body_(std::make_shared<Tenso
 }
 
 void Tensor::set_requires_grad(bool wanted) {
+  // An optimizer writes elements one after the other, each in a place of its own.
+  if (wanted) body_->array = body_->array.compact();
   require(is_leaf(), "tensor: only a leaf can be told whether it requires a gradient");
   require(!wanted || is_floating(dtype()), "tensor: only floating types can require a gradient, got ",
           name_of(dtype()));
@@ -27,6 +31,9 @@ void Tensor::set_requires_grad(bool wanted) {
 
 void Tensor::set_array(NDArray array) {
   require(is_leaf(), "tensor: only a leaf's array can be replaced");
+  require(array.shape() == shape(), "tensor: an array of shape ", shape(), " cannot be replaced by one of ",
+          array.shape());
+  if (requires_grad()) array = array.compact();
   body_->array = std::move(array);
 }
 
@@ -70,12 +77,13 @@ std::vector<Tensor> apply_op(std::unique_ptr<Op> op, const std::vector<Tensor>& 
     wanted |= input.requires_grad();
   }
   std::vector<NDArray> results;
+  double operations = 0;
   if (Observer* observer = current_observer()) {
     const ObserverScope inner(nullptr);
     observer->before({op->name(), Phase::forward, current_path(), arrays, {}, 0});
     results = op->compute(arrays);
-    observer->after(
-        {op->name(), Phase::forward, current_path(), arrays, results, op->operations(arrays, results)});
+    operations = op->operations(arrays, results);
+    observer->after({op->name(), Phase::forward, current_path(), arrays, results, operations});
   } else {
     results = op->compute(arrays);
   }
@@ -84,6 +92,7 @@ std::vector<Tensor> apply_op(std::unique_ptr<Op> op, const std::vector<Tensor>& 
   if (wanted && recording) {
     node = std::make_shared<Node>();
     node->path = current_path();
+    node->operations = operations;
     const Reads reads = op->reads();
     const auto reads_bit = [](std::uint64_t bits, std::size_t index) {
       return ((bits >> (index & 63)) & 1) != 0;
@@ -97,6 +106,7 @@ std::vector<Tensor> apply_op(std::unique_ptr<Op> op, const std::vector<Tensor>& 
       } else {
         slot.node = inputs[i].body()->node;
         slot.output = inputs[i].body()->output;
+        node->depth = std::max(node->depth, slot.node->depth + 1);
       }
     }
     for (std::size_t i = 0; i < results.size(); ++i)
@@ -139,7 +149,11 @@ const NDArray& Saved::output_array(int index) const {
 Tensor Saved::input(int index) const {
   const NDArray& array = input_array(index);
   const Node::Slot& slot = node_->inputs[static_cast<std::size_t>(index)];
-  if (slot.leaf) return Tensor(slot.leaf);
+  if (slot.leaf) {
+    require(slot.leaf->array.is_same(array), "backward of ", node_->op->name(), ": input ", index, ' ',
+            slot.shape, " was replaced after it was recorded, so the gradient would be wrong");
+    return Tensor(slot.leaf);
+  }
   Tensor result(array);
   if (slot.node) {
     result.body()->requires_grad = true;
@@ -180,7 +194,11 @@ void Op::add_gradient(std::vector<NDArray> out_grads, const Saved& saved, Gradie
   for (int i = 0; i < saved.input_count(); ++i) needs.push_back(into.needs(i));
   const std::vector<Tensor> result = gradient(incoming, saved, needs);
   for (int i = 0; i < saved.input_count(); ++i) {
-    if (into.needs(i)) into.add(i, result[static_cast<std::size_t>(i)].array());
+    if (!into.needs(i)) continue;
+    const std::size_t index = static_cast<std::size_t>(i);
+    require(index < result.size() && result[index].defined(), "backward of ", name(),
+            ": the gradient of input ", i, " is missing");
+    into.add(i, result[index].array());
   }
 }
 
@@ -188,6 +206,10 @@ double Op::operations(std::span<const NDArray>, std::span<const NDArray> outputs
   double total = 0;
   for (const NDArray& output : outputs) total += static_cast<double>(output.count());
   return total;
+}
+
+double Op::gradient_operations(double forward, const Needs& needs) const {
+  return forward * static_cast<double>(std::count(needs.begin(), needs.end(), true));
 }
 
 namespace {

@@ -158,6 +158,9 @@ class Op {
   virtual Reads reads() const { return {}; }
   /// Arithmetic operations of compute(), counted from the arrays: by default one an output element.
   virtual double operations(std::span<const NDArray> inputs, std::span<const NDArray> outputs) const;
+  /// The same of the gradient, given those of compute(): by default as many again for each input that needs
+  /// one.
+  virtual double gradient_operations(double forward, const Needs& needs) const;
 };
 
 /// A fused op: `compute` and `add_gradient` call the backend's kernels, `definition` says the same in simple

@@ -1,5 +1,6 @@
 // The reverse walk: counts consumers, uses no recursion, computes only what is needed, frees as it goes.
 #include <algorithm>
+#include <limits>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -7,10 +8,14 @@
 
 namespace needle {
 
-/// Defined in ops/elementwise.cpp: the recorded sum of two tensors of one shape.
-Tensor add_same_shape(const Tensor& a, const Tensor& b);
-
 namespace {
+
+/// The recorded sum of two gradients of one value.
+struct SumOp final : Op {
+  const char* name() const override { return "add"; }
+  NDArrays compute(const NDArrays& x) override { return {binary(Add{}, x[0], x[1])}; }
+  Tensors gradient(const Tensors& g, const Saved&, const Needs&) override { return {g[0], g[0]}; }
+};
 
 /// The sum of what has arrived at one value: a tensor while recording, otherwise a plain array.
 struct GradientSum {
@@ -64,7 +69,11 @@ class Walk final : public GradientSums {
       : borders_(borders), differentiable_(differentiable), retain_(retain) {
     if (targets) {
       targeted_ = true;
-      for (const Tensor& x : *targets) target_sums_[place_of(x)];
+      lowest_target_ = std::numeric_limits<std::int64_t>::max();
+      for (const Tensor& x : *targets) {
+        target_sums_[place_of(x)];
+        lowest_target_ = std::min(lowest_target_, x.is_leaf() ? -1 : x.body()->node->depth);
+      }
     }
     for (const Tensor& y : ys) {
       if (y.body()->node && !borders_.contains(y.body()->node.get())) roots_.push_back(y.body()->node);
@@ -155,7 +164,8 @@ class Walk final : public GradientSums {
   void find_useful() {
     std::vector<std::pair<Node*, std::size_t>> stack;
     const auto enter = [&](Node* node) {
-      if (borders_.contains(node)) return;
+      // What is no deeper than every target depends on none of them.
+      if (borders_.contains(node) || node->depth <= lowest_target_) return;
       require(!node->released,
               "backward: this graph was walked before and is freed; pass retain_graph to walk it twice");
       if (states_.try_emplace(node).second) stack.emplace_back(node, 0);
@@ -214,7 +224,7 @@ class Walk final : public GradientSums {
     if (!differentiable_)
       sum.add(gradient.array());
     else
-      sum.tensor = sum.tensor.defined() ? add_same_shape(sum.tensor, gradient) : gradient;
+      sum.tensor = sum.tensor.defined() ? apply_op<SumOp>({sum.tensor, gradient}) : gradient;
   }
 
   void visit(const std::shared_ptr<Node>& node) {
@@ -285,10 +295,12 @@ class Walk final : public GradientSums {
       else if (const GradientSum* sum = sum_at(slot.node.get(), slot.output, slot.leaf.get()))
         outputs.push_back(sum->array);
     }
-    observer->after({node.op->name(), Phase::backward, node.path, inputs, outputs, 0});
+    observer->after({node.op->name(), Phase::backward, node.path, inputs, outputs,
+                     node.op->gradient_operations(node.operations, needs_)});
   }
 
   const Borders& borders_;
+  std::int64_t lowest_target_ = -1;  // the least depth of a target; -1: a leaf
   bool differentiable_, retain_, targeted_ = false;
   std::unordered_map<Node*, State> states_;
   std::unordered_map<Place, GradientSum, PlaceHash> target_sums_;
@@ -335,6 +347,10 @@ std::vector<Tensor> gradients_within(const Borders& borders, const std::vector<T
                                      bool differentiable) {
   require(seeds.empty() || seeds.size() == ys.size(), "gradients: ", ys.size(), " values, but ", seeds.size(),
           " seeds");
+  for (std::size_t i = 0; i < xs.size(); ++i) {
+    require(xs[i].defined() && xs[i].requires_grad(), "gradients: x ", i, ' ',
+            xs[i].defined() ? xs[i].shape() : Shape{}, " does not require a gradient, so none was recorded");
+  }
   const GradMode mode(differentiable);
   Walk walk(ys, &xs, borders, differentiable, true);
   for (std::size_t i = 0; i < ys.size(); ++i)

@@ -56,7 +56,13 @@ NDArray NDArray::from(std::span<const T> values, const Shape& shape, Device devi
                               ? DType::boolean
                               : dtype_of<std::conditional_t<std::is_same_v<T, std::uint8_t>, bool, T>>();
   const NDArray result = empty(shape, dtype, device);
-  device->copy_from_host(values.data(), result.view().data, values.size_bytes());
+  if constexpr (std::is_same_v<T, std::uint8_t>) {
+    std::vector<std::uint8_t> flags(values.begin(), values.end());
+    for (std::uint8_t& flag : flags) flag = flag != 0;
+    device->copy_from_host(flags.data(), result.view().data, flags.size());
+  } else {
+    device->copy_from_host(values.data(), result.view().data, values.size_bytes());
+  }
   return result;
 }
 template NDArray NDArray::from(std::span<const float>, const Shape&, Device);
@@ -119,7 +125,8 @@ NDArray NDArray::reshape(Shape shape) const {
   std::int64_t known = 1;
   for (int axis = 0; axis < shape.rank(); ++axis) {
     if (shape[axis] != -1) {
-      known *= shape[axis];
+      require(shape[axis] >= 0 && !__builtin_mul_overflow(known, shape[axis], &known), "reshape: the shape ",
+              shape, " is not possible");
       continue;
     }
     require(open < 0, "reshape: only one size may be -1, got ", shape);
@@ -286,7 +293,9 @@ View NDArray::mutable_view() {
 
 void NDArray::assign(const NDArray& x) {
   require_same_device("assign", x, *this);
-  device()->copy(x.broadcast_to(shape_).view(), mutable_view());
+  // A source that may overlap is set aside first.
+  const NDArray source = x.storage_ == storage_ ? x.copy() : x;
+  device()->copy(source.broadcast_to(shape_).view(), mutable_view());
 }
 
 double NDArray::item() const {

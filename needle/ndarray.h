@@ -106,6 +106,11 @@ class NDArray {
   bool is_compact() const { return needle::is_compact(view()); }
   /// Whether nobody else holds the storage and every element stands alone in it.
   bool is_exclusive() const;
+  /// Whether `other` is the same view of the same storage.
+  bool is_same(const NDArray& other) const {
+    return storage_ == other.storage_ && offset_ == other.offset_ && shape_ == other.shape_ &&
+           strides_ == other.strides_ && dtype_ == other.dtype_;
+  }
   std::uint64_t writes() const { return storage_ ? storage_->writes() : 0; }
 
   /// What kernels read; also how a fresh array is first filled.

@@ -20,9 +20,10 @@ NDArray unary(const UnaryOp& op, const NDArray& x) {
 }
 
 NDArray binary(const BinaryOp& op, const NDArray& a, const NDArray& b) {
-  require_same_device("elementwise", a, b);
-  require_same_dtype("elementwise", a, b);
-  const Shape shape = broadcast_shape("elementwise", a.shape(), b.shape());
+  const char* name = std::visit([](auto f) { return decltype(f)::kName; }, op);
+  require_same_device(name, a, b);
+  require_same_dtype(name, a, b);
+  const Shape shape = broadcast_shape(name, a.shape(), b.shape());
   const NDArray y = NDArray::empty(shape, compares(op) ? DType::boolean : a.dtype(), a.device());
   a.device()->binary(op, a.broadcast_to(shape).view(), b.broadcast_to(shape).view(), y.view());
   return y;

@@ -32,7 +32,9 @@ struct Node {
   std::unique_ptr<Op> op;
   std::vector<Slot> inputs, outputs;
   std::string path;
+  double operations = 0;  ///< of compute(), where an observer watched it
   bool released = false;
+  std::int64_t depth = 0;  ///< one more than the deepest of the nodes that its inputs came from
 };
 
 /// Nodes that a walk does not enter.

@@ -8,6 +8,7 @@
 
 namespace needle {
 
+/// Whether an op computes its outputs or the gradients of its inputs.
 enum class Phase { forward, backward };
 
 /// One application of an op. Forward: its inputs and outputs. Backward: the kept inputs and the incoming
@@ -17,7 +18,8 @@ struct OpEvent {
   Phase phase;
   const std::string& path;  ///< dotted path of the module that applied it, "" outside of any
   std::span<const NDArray> inputs, outputs;
-  double operations;  ///< arithmetic operations of the forward pass, as counters.h counts them; backward: 0
+  double operations;  ///< arithmetic operations, as counters.h counts them; backward: 0 if nobody watched
+                      ///< forward
 };
 
 /// Is told of every op while an ObserverScope holds it. Ops that an op uses inside are part of it and not

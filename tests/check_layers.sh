@@ -27,6 +27,7 @@ while IFS=: read -r file line include; do
   [ "$file" = needle/needle.h ] && continue
   included=$(sed -E 's/.*"(.*)".*/\1/' <<<"$include")
   if [ ! -e "$included" ]; then complain "$file:$line: include is not written from the root: $included"; continue; fi
+  if [ "$(layer_of "$included")" -lt 0 ] || [ "$(layer_of "$file")" -lt 0 ]; then complain "$file:$line: a path of no layer"; fi
   if [ "$(layer_of "$included")" -gt "$(layer_of "$file")" ]; then complain "$file:$line: points up: $included"; fi
 done < <(grep -rnE '^#include "' backends needle apps --include='*.h' --include='*.cpp' --include='*.cu' --include='*.cuh')
 

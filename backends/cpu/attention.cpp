@@ -1,6 +1,7 @@
 // Attention by tiles with a running softmax (Dao et al. 2022, "FlashAttention", algorithm 1): memory grows
 // with the length, not with its square, and tiles without an allowed pair are not computed.
 #include <cmath>
+#include <deque>
 
 #include "backends/cpu/attention_block.h"
 #include "backends/cpu/cpu_backend.h"
@@ -74,13 +75,28 @@ class Forward {
       call_.scores(block, tile, packed_.keys.left(first), query_.columns.rows(0), scores_, nullptr);
       softmax.add(scores_, tile.padded());
       output_.scale(softmax.shrink, block.count);
-      lanes::multiply<T>({scores_, 1, kQueries}, packed_.values.rows(first), output_.rows(0), block.count,
-                         output_.stride, tile.count(), true);
+      if (packed_.values_finite)
+        lanes::multiply<T>({scores_, 1, kQueries}, packed_.values.rows(first), output_.rows(0), block.count,
+                           output_.stride, tile.count(), true);
+      else
+        add_readable(block, tile);
     }
     store(block, softmax);
   }
 
  private:
+  /// Adds the weighted values one by one, leaving out weights of 0: 0 times infinity would be NaN.
+  void add_readable(const QueryBlock& block, const KeyRange& tile) {
+    for (std::int64_t i = 0; i < tile.count(); ++i) {
+      const T* value = packed_.values.row(tile.first + i);
+      for (std::int64_t q = 0; q < block.count; ++q) {
+        const T weight = scores_[i * kQueries + q];
+        for (std::int64_t c = 0; weight != 0 && c < call_.value_width; ++c)
+          output_.row(q)[c] += weight * value[c];
+      }
+    }
+  }
+
   void store(const QueryBlock& block, const RunningSoftmax<T>& softmax) {
     T* log_sum = call_.log_sum(block);
     T inverse[kQueries];
@@ -107,9 +123,13 @@ void forward(MemoryPool& pool, const Call<T>& call) {
   // With few heads several tasks share one: each takes every runs-th block, for early blocks are cheap when
   // causal. No sum depends on which task makes it.
   const std::int64_t runs = std::clamp<std::int64_t>(4 * available_threads() / key_heads, 1, call.blocks);
-#pragma omp parallel if (call.is_large())
+  const int threads = call.is_large() ? available_threads() : 1;
+  // Made here, since what they throw for want of memory must not leave a parallel region.
+  std::deque<Forward<T>> passes;
+  for (int thread = 0; thread < threads; ++thread) passes.emplace_back(pool, call);
+#pragma omp parallel num_threads(threads) if (threads > 1)
   {
-    Forward<T> pass(pool, call);
+    Forward<T>& pass = passes[static_cast<std::size_t>(threads > 1 ? thread_number() : 0)];
 #pragma omp for schedule(static)
     for (std::int64_t task = 0; task < key_heads * runs; ++task) {
       const std::int64_t b = task / runs / call.key_heads, key_head = task / runs % call.key_heads;

@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "backends/backend.h"
-#include "backends/cpu/attention_lanes.h"
+#include "backends/cpu/lanes.h"
 #include "backends/cpu/loops.h"
 #include "backends/cpu/scratch.h"
 
@@ -206,6 +206,7 @@ struct PackedRows {
 template <class T>
 struct PackedKeys {
   PackedRows<T> keys, values;
+  bool values_finite = true;
 
   PackedKeys(MemoryPool& pool, const Call<T>& call)
       : keys(pool, call.keys, call.width), values(pool, call.keys, call.value_width) {}
@@ -221,6 +222,10 @@ struct PackedKeys {
       std::fill_n(keys.row(j), keys.stride, T(0));
       std::fill_n(values.row(j), values.stride, T(0));
     }
+    T zero = 0;  // becomes NaN by any value that is not finite
+#pragma omp simd reduction(+ : zero)
+    for (std::int64_t i = 0; i < call.keys * values.stride; ++i) zero += values.row(0)[i] * T(0);
+    values_finite = zero == T(0);
   }
 };
 

@@ -1,5 +1,7 @@
 // The gradient of attention by tiles (Dao 2023, "FlashAttention-2", algorithm 2): weights are made again from
 // the log sums that the forward pass kept.
+#include <deque>
+
 #include "backends/cpu/attention_block.h"
 #include "backends/cpu/cpu_backend.h"
 
@@ -108,9 +110,12 @@ class Backward {
 template <class T>
 void backward(MemoryPool& pool, const Call<T>& call, const AttentionGradients& gradients) {
   // One task a key head, so that its sums grow in one order for any number of threads.
-#pragma omp parallel if (call.is_large())
+  const int threads = call.is_large() ? available_threads() : 1;
+  std::deque<Backward<T>> passes;  // outside of the parallel region, as in attention.cpp
+  for (int thread = 0; thread < threads; ++thread) passes.emplace_back(pool, call, gradients);
+#pragma omp parallel num_threads(threads) if (threads > 1)
   {
-    Backward<T> pass(pool, call, gradients);
+    Backward<T>& pass = passes[static_cast<std::size_t>(threads > 1 ? thread_number() : 0)];
 #pragma omp for schedule(static)
     for (std::int64_t task = 0; task < call.batch * call.key_heads; ++task) {
       pass.run(task / call.key_heads, task % call.key_heads);

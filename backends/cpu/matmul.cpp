@@ -1,13 +1,10 @@
-// Matrix products through OpenBLAS, split over the threads by us: each calls it single-threaded on rows of
-// its own.
-#include <cblas.h>
-
+// Matrix products of any strides and batches, split over the threads by us: each computes parts of its own.
 #include <algorithm>
-#include <cstdlib>
 #include <deque>
 #include <limits>
 
 #include "backends/cpu/cpu_backend.h"
+#include "backends/cpu/gemm.h"
 #include "backends/cpu/loops.h"
 #include "backends/cpu/parallel.h"
 #include "backends/cpu/scratch.h"
@@ -15,29 +12,6 @@
 namespace needle {
 
 namespace {
-
-/// OpenBLAS picks its kernels by the processor's model number, in a constructor of its own, and falls back to
-/// those of 2004 on a model that is newer than itself: seven times slower. This earlier constructor picks by
-/// instruction set.
-__attribute__((constructor(101))) void choose_openblas_kernels() {
-#ifdef __x86_64__
-  __builtin_cpu_init();
-  const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-                    __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-  const char* kernels = wide                                                              ? "SkylakeX"
-                        : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? "Haswell"
-                                                                                          : nullptr;
-  if (kernels) setenv("OPENBLAS_CORETYPE", kernels, 0);
-#endif
-}
-
-/// A matrix as BLAS takes it: row-major [rows, columns], or the transpose of one.
-struct Matrix {
-  const void* data;
-  std::int64_t row_stride, column_stride;
-  bool transposed() const { return column_stride != 1; }
-  int leading() const { return static_cast<int>(transposed() ? column_stride : row_stride); }
-};
 
 /// The last two axes with strides that BLAS can take; axes of size 1 have no stride of their own.
 bool blas_strides(const View& x, std::int64_t& row_stride, std::int64_t& column_stride) {
@@ -53,41 +27,6 @@ bool blas_strides(const View& x, std::int64_t& row_stride, std::int64_t& column_
     row_stride = column_stride == 1 ? columns : 1;
   if (column_stride == 1) return row_stride >= columns && row_stride <= kMost;
   return row_stride == 1 && column_stride >= rows && column_stride <= kMost;
-}
-
-/// A single row: the products that generation makes, where packing b as for a matrix costs more than the
-/// product itself. y = a b, added to what is there.
-template <class T>
-void blas_row_product(const Matrix& a, const Matrix& b, T* y, int columns, int inner) {
-  const T *left = static_cast<const T*>(a.data), *right = static_cast<const T*>(b.data);
-  const auto order = b.transposed() ? CblasNoTrans : CblasTrans;
-  const int rows = b.transposed() ? columns : inner, width = b.transposed() ? inner : columns,
-            step = static_cast<int>(a.column_stride);
-  if constexpr (std::is_same_v<T, float>)
-    cblas_sgemv(CblasRowMajor, order, rows, width, 1, right, b.leading(), left, step, 1, y, 1);
-  else
-    cblas_dgemv(CblasRowMajor, order, rows, width, 1, right, b.leading(), left, step, 1, y, 1);
-}
-
-template <class T>
-void blas_product(const Matrix& a, const Matrix& b, T* y, std::int64_t y_stride, std::int64_t n,
-                  std::int64_t m, std::int64_t k, bool accumulate) {
-  const auto ta = a.transposed() ? CblasTrans : CblasNoTrans, tb = b.transposed() ? CblasTrans : CblasNoTrans;
-  const int rows = static_cast<int>(n), columns = static_cast<int>(m), inner = static_cast<int>(k),
-            ldy = static_cast<int>(y_stride);
-  if (rows == 1) {
-    if (!accumulate) std::fill_n(y, columns, T(0));
-    return blas_row_product(a, b, y, columns, inner);
-  }
-  const T *left = static_cast<const T*>(a.data), *right = static_cast<const T*>(b.data);
-  const T keep = accumulate ? 1 : 0;
-  if constexpr (std::is_same_v<T, float>) {
-    cblas_sgemm(CblasRowMajor, ta, tb, rows, columns, inner, 1, left, a.leading(), right, b.leading(), keep,
-                y, ldy);
-  } else {
-    cblas_dgemm(CblasRowMajor, ta, tb, rows, columns, inner, 1, left, a.leading(), right, b.leading(), keep,
-                y, ldy);
-  }
 }
 
 /// Whether a product is so large that a second thread gains more than it costs.
@@ -111,11 +50,11 @@ void shared_product(const Matrix& a, const Matrix& b, T* y, std::int64_t y_strid
     if (start == end) continue;
     if (by_rows) {
       const Matrix rows{static_cast<const T*>(a.data) + start * a.row_stride, a.row_stride, a.column_stride};
-      blas_product(rows, b, y + start * y_stride, y_stride, end - start, m, k, accumulate);
+      gemm(rows, b, y + start * y_stride, y_stride, end - start, m, k, accumulate);
     } else {
       const Matrix columns{static_cast<const T*>(b.data) + start * b.column_stride, b.row_stride,
                            b.column_stride};
-      blas_product(a, columns, y + start, y_stride, n, end - start, k, accumulate);
+      gemm(a, columns, y + start, y_stride, n, end - start, k, accumulate);
     }
   }
 }
@@ -168,7 +107,7 @@ void batched_product(const View& a, const View& b, const View& y, bool accumulat
 #pragma omp parallel for schedule(static) if (worth_sharing(n * products, m, k))
     for (std::int64_t i = 0; i < products; ++i) {
       const auto [l, r, to] = operands_of(i);
-      blas_product(l, r, to, y_stride, n, m, k, accumulate);
+      gemm(l, r, to, y_stride, n, m, k, accumulate);
     }
   } else {
     for (std::int64_t i = 0; i < products; ++i) {
@@ -180,9 +119,7 @@ void batched_product(const View& a, const View& b, const View& y, bool accumulat
 
 }  // namespace
 
-std::string CpuBackend::description() const {
-  return std::string(openblas_get_config()) + ", kernels " + openblas_get_corename();
-}
+std::string CpuBackend::description() const { return gemm_description(); }
 
 void CpuBackend::matmul(const View& a, const View& b, const View& y, bool accumulate) {
   if (y.count() == 0) return;

@@ -103,6 +103,13 @@ std::vector<std::int64_t> Tokenizer::encode(std::string_view text, std::string_v
   return ids;
 }
 
+bool Tokenizer::knows(std::string_view character) const {
+  if (kind_ == Kind::bytes) return true;
+  const Utf8Character first = read_utf8(character);
+  return first.kind == Utf8Character::Kind::whole && first.length == character.size() &&
+         std::binary_search(characters_.begin(), characters_.end(), first.code_point);
+}
+
 std::string Tokenizer::decode_bytes(std::span<const std::int64_t> ids) const {
   std::string text;
   for (const std::int64_t id : ids) {

@@ -40,6 +40,8 @@ class Tokenizer {
   /// line.
   std::vector<std::int64_t> encode(std::string_view text, std::string_view source = "",
                                    std::int64_t first_line = 1) const;
+  /// Whether `text`, one whole character, has an id.
+  bool knows(std::string_view character) const;
   /// The bytes that `ids` stand for; PAD, BOS and EOS stand for none. Throws on an id outside the vocabulary.
   std::string decode_bytes(std::span<const std::int64_t> ids) const;
   /// As decode_bytes, as valid UTF-8: what isn't becomes U+FFFD, one for each maximal invalid part.

@@ -73,17 +73,6 @@ class Mismatches {
   std::string text_;
 };
 
-/// N of a folder named "step-N", or -1.
-std::int64_t step_of(const fs::path& folder) {
-  constexpr std::string_view kPrefix = "step-";
-  const std::string name = folder.filename().string();
-  std::int64_t step = -1;
-  if (!name.starts_with(kPrefix)) return -1;
-  const char* const end = name.data() + name.size();
-  const auto [stopped, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
-  return error == std::errc() && stopped == end ? step : -1;
-}
-
 bool is_whole(const fs::path& folder) {
   return fs::exists(folder / kSettingsFile) && fs::exists(folder / kModelFile) &&
          fs::exists(folder / kOptimizerFile);
@@ -143,6 +132,16 @@ void load_checkpoint(const fs::path& folder, Module& model, Optimizer& optimizer
 
 void load_checkpoint(const fs::path& folder, Module& model) {
   load_tensors({{folder / kModelFile, model.state()}});
+}
+
+std::int64_t step_of(const fs::path& folder) {
+  constexpr std::string_view kPrefix = "step-";
+  const std::string name = folder.filename().string();
+  std::int64_t step = -1;
+  if (!name.starts_with(kPrefix)) return -1;
+  const char* const end = name.data() + name.size();
+  const auto [stopped, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
+  return error == std::errc() && stopped == end ? step : -1;
 }
 
 std::vector<fs::path> checkpoints_of(const fs::path& run) {

@@ -164,9 +164,18 @@ void PendingFolder::commit() {
   sync_folder(partial_);
   // Exchanged, not renamed over: a folder that holds files cannot be replaced otherwise without a moment at
   // which neither the old nor the new one is there. The old one, now the partial one, goes in the destructor.
-  const unsigned flags = std::filesystem::exists(final_) ? RENAME_EXCHANGE : 0;
-  if (::renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, final_.c_str(), flags) != 0) {
-    fail_system("rename to", final_);
+  const bool replaces = std::filesystem::exists(final_);
+  const auto move = [](const std::filesystem::path& from, const std::filesystem::path& to, unsigned flags) {
+    return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) == 0;
+  };
+  if (!move(partial_, final_, replaces ? RENAME_EXCHANGE : 0)) {
+    if (!replaces || (errno != EINVAL && errno != ENOSYS)) fail_system("rename to", final_);
+    // A file system that cannot exchange: for a moment the old folder stands under a name of its own.
+    std::filesystem::path aside = partial_;
+    aside += ".old";
+    if (!move(final_, aside, 0) || !move(partial_, final_, 0)) fail_system("rename to", final_);
+    std::error_code ignored;
+    std::filesystem::remove_all(aside, ignored);
   }
   sync_folder(parent_of(final_));
 }

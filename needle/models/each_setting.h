@@ -7,6 +7,14 @@
 
 namespace needle {
 
+/// A JSON value of that type; a fraction is no whole number, and a number no flag.
+template <class Value>
+Value value_of(const nlohmann::json& json) {
+  const bool fits = !std::is_integral_v<Value> || std::is_same_v<Value, bool> || json.is_number_integer();
+  require(fits, "wants a whole number");
+  return json.get<Value>();
+}
+
 /// Writes all settings that `each(config, visit)` visits as (name, value); choices by their names.
 template <class Config, class Each>
 nlohmann::json settings_to_json(const Config& config, const Each& each) {
@@ -33,8 +41,8 @@ void settings_from_json(const char* what, const nlohmann::json& json, Config& co
       if constexpr (std::is_enum_v<Value>)
         value = choice_of_name<Value>(found->template get<std::string>());
       else
-        value = found->template get<Value>();
-    } catch (const nlohmann::json::exception&) {
+        value = value_of<Value>(*found);
+    } catch (const std::exception&) {
       fail(what, ": '", name, "' has an impossible value: ", found->dump());
     }
     ++read;

@@ -1,5 +1,7 @@
 #include "needle/nn/attention.h"
 
+#include <cmath>
+
 namespace needle {
 
 BlockConfig BlockConfig::resolved() const {
@@ -21,6 +23,12 @@ BlockConfig BlockConfig::resolved() const {
   require(positions != Positions::sinusoidal || width % 2 == 0,
           "model: sinusoidal positions want an even width, got ", width);
   require(window >= 0, "model: the window must not be negative, got ", window);
+  const auto finite = [](const char* name, double value) {
+    require(std::isfinite(value), "model: ", name, " must be finite, got ", value);
+  };
+  finite("the soft cap", soft_cap);
+  finite("norm epsilon", norm_epsilon);
+  finite("the rotary base", rotary_base);
   require(soft_cap >= 0, "model: the soft cap must not be negative, got ", soft_cap);
   require(dropout >= 0 && dropout <= 1, "model: dropout must be in [0, 1], got ", dropout);
   require(norm_epsilon > 0, "model: norm epsilon must be positive, got ", norm_epsilon);
@@ -75,13 +83,16 @@ Tensor MultiHeadAttention::forward(const Tensor& x, const PassPositions& positio
   if (pass.past) {
     options.offset = pass.past->past();
     options.key_mask = pass.past->key_mask();
-    if (config.window > 0 && options.key_mask.defined()) {
-      options.allowed = pass.past->window_pairs(config.window);
-      if (options.allowed.defined()) options.window = 0;
-    }
+    require(
+        !grad_enabled() || !key.requires_grad(),
+        "attention: a cache holds numbers without their past; compute under NoGrad, or without the cache");
     const LayerCache all = pass.past->extend(layer, key.array(), value.array());
     key = Tensor(all.key);
     value = Tensor(all.value);
+  }
+  if (config.window > 0 && options.key_mask.defined()) {
+    options.allowed = window_pairs(options.key_mask, time, config.window);
+    if (options.allowed.defined()) options.window = 0;
   }
   const Tensor mixed = attention(query, key, value, options);
   return out.forward(reshape(transpose(mixed, 1, 2), {batch, time, config.width}));

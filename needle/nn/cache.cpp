@@ -53,28 +53,6 @@ LayerCache Cache::extend(int layer, const NDArray& key, const NDArray& value) {
   return {held.key.slice(2, 0, past_ + time_), held.value.slice(2, 0, past_ + time_)};
 }
 
-NDArray Cache::window_pairs(std::int64_t window) const {
-  const std::int64_t all = past_ + time_;
-  std::vector<std::uint8_t> pairs;
-  bool gap = false;
-  std::vector<std::int64_t> seen(static_cast<std::size_t>(all));  // real tokens of the row up to each place
-  for (std::int64_t row = 0; row < batch_; ++row) {
-    std::int64_t count = 0;
-    bool ended = false;
-    for (std::int64_t place = 0; place < all; ++place) {
-      const bool real = real_[static_cast<std::size_t>(row * longest_ + place)];
-      gap = gap || (real && ended);
-      ended = !real && count > 0;
-      seen[static_cast<std::size_t>(place)] = count += real;
-    }
-    for (std::int64_t t = past_; t < all; ++t) {
-      for (std::int64_t place = 0; place < all; ++place)
-        pairs.push_back(seen[static_cast<std::size_t>(t)] - seen[static_cast<std::size_t>(place)] < window);
-    }
-  }
-  return gap ? NDArray::from(pairs, {batch_, 1, time_, all}, device_) : NDArray();
-}
-
 void Cache::finish() {
   for (std::int64_t row = 0; row < batch_; ++row) {
     for (std::int64_t t = past_; t < past_ + time_; ++t) {

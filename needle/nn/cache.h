@@ -36,9 +36,6 @@ class Cache {
   LayerCache extend(int layer, const NDArray& key, const NDArray& value);
   /// Which keys are real, bool [batch, past + new positions]; none when all are.
   const NDArray& key_mask() const { return key_mask_; }
-  /// Which keys stand less than `window` real tokens before a query, bool [batch, 1, new positions, past +
-  /// new positions]. None where counting places gives the same: when no row has padding between real tokens.
-  NDArray window_pairs(std::int64_t window) const;
   /// Ends the pass: the new positions are past.
   void finish();
 

@@ -21,6 +21,32 @@ NDArray position_ids(const NDArray& real, std::span<const std::int64_t> start) {
   return NDArray::from(ids, real.shape(), real.device());
 }
 
+NDArray window_pairs(const NDArray& real, std::int64_t queries, std::int64_t window) {
+  const std::vector<bool> mask = real.to_vector<bool>();
+  const std::int64_t batch = real.size(0), keys = real.size(1);
+  std::vector<std::int64_t> seen(mask.size());  // real tokens of the row up to each place
+  bool gap = false;
+  for (std::int64_t row = 0; row < batch; ++row) {
+    std::int64_t count = 0;
+    bool ended = false;
+    for (std::int64_t j = 0; j < keys; ++j) {
+      const std::size_t place = static_cast<std::size_t>(row * keys + j);
+      gap = gap || (mask[place] && ended);
+      ended = !mask[place] && count > 0;
+      seen[place] = count += mask[place];
+    }
+  }
+  if (!gap) return {};
+  std::vector<std::uint8_t> pairs;
+  for (std::int64_t row = 0; row < batch; ++row) {
+    const auto before = seen.begin() + row * keys;
+    for (std::int64_t t = keys - queries; t < keys; ++t) {
+      for (std::int64_t j = 0; j < keys; ++j) pairs.push_back(before[t] - before[j] < window);
+    }
+  }
+  return NDArray::from(pairs, {batch, 1, queries, keys}, real.device());
+}
+
 NDArray sinusoidal_table(std::int64_t count, std::int64_t width, DType dtype, Device device) {
   require(width % 2 == 0, "sinusoidal positions: the width must be even, got ", width);
   std::vector<double> table;

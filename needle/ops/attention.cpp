@@ -140,6 +140,9 @@ struct AttentionOp final : FusedOp {
         attention_pairs(settings({query, key, value}), full, options.key_mask, options.allowed);
     return 2.0 * static_cast<double>(query.size(3) + value.size(3)) * pairs;
   }
+  double gradient_operations(double forward, const Needs&) const override {
+    return 2.5 * forward;  // the scores again, and two products for each of the two of compute()
+  }
 
  private:
   static NDArray unit_rows(const NDArray& x) {
@@ -210,7 +213,13 @@ Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, co
           options.soft_cap);
   const Shape full{query.size(0), query.size(1), query.size(2), key.size(2)};
   for (const NDArray& mask : {options.key_mask, options.allowed, options.query_mask}) {
-    require(!mask.defined() || mask.dtype() == DType::boolean, "attention: masks must be bool");
+    require(!mask.defined() || mask.dtype() == DType::boolean, "attention: masks must be bool, got ",
+            mask.defined() ? name_of(mask.dtype()) : "");
+  }
+  if (options.query_mask.defined()) {
+    require(options.query_mask.shape() == Shape{full[0], full[2]},
+            "attention: the query mask must be [batch, queries] = [", full[0], ", ", full[2], "], got ",
+            options.query_mask.shape());
   }
   if (options.key_mask.defined()) {
     require(options.key_mask.shape() == Shape{full[0], full[3]},

@@ -16,8 +16,8 @@ struct AttentionOptions {
   /// Absolute position of query 0, key j standing at j; by default the queries are the last of the keys.
   std::optional<std::int64_t> offset = {};
   std::int64_t window = 0;  ///< w > 0: the query at position p reads p - w + 1 ... p at most
-  NDArray key_mask = {};         ///< bool [batch, keys]: true = a real key
-  NDArray allowed = {};          ///< bool [batch or 1, heads or 1, queries, keys]: true = may attend
+  NDArray key_mask = {};    ///< bool [batch, keys]: true = a real key
+  NDArray allowed = {};     ///< bool [batch or 1, heads or 1, queries, keys]: true = may attend
   /// Every query that `query_mask` (bool [batch, queries]; none: all) calls real must have a key, else an
   /// Error that names batch row and query. Otherwise a query without keys gives zeros.
   bool strict = false;

@@ -50,8 +50,8 @@ struct CrossEntropyOp final : FusedOp {
     const NDArray logits = saved.input_array(0).compact();
     const NDArray dlogits =
         in_place ? logits : NDArray::empty(logits.shape(), logits.dtype(), logits.device());
-    logits.device()->cross_entropy_gradient(settings, logits.view(), labels.view(),
-                                            g[0].view(), dlogits.view());
+    logits.device()->cross_entropy_gradient(settings, logits.view(), labels.view(), g[0].view(),
+                                            dlogits.view());
     into.add(0, dlogits);
   }
 };

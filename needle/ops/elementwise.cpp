@@ -302,8 +302,6 @@ Tensor compare(const char* name, const BinaryOp& op, const Tensor& a, const Tens
 
 }  // namespace
 
-Tensor add_same_shape(const Tensor& a, const Tensor& b) { return apply_op<AddOp>({a, b}); }
-
 Tensor operator+(const Tensor& a, const Tensor& b) { return broadcast_and_apply<AddOp>("add", a, b); }
 Tensor operator-(const Tensor& a, const Tensor& b) {
   return broadcast_and_apply<SubtractOp>("subtract", a, b);

@@ -97,6 +97,9 @@ struct LinearOp final : FusedOp {
   double operations(std::span<const NDArray> inputs, std::span<const NDArray> outputs) const override {
     return product_operations(inputs, outputs);
   }
+  double gradient_operations(double forward, const Needs& needs) const override {
+    return forward * (needs[0] + needs[1]);  // the bias's sum is no product
+  }
 };
 
 /// [..., width] as [rows, width].

@@ -20,6 +20,11 @@ void Optimizer::step(double learning_rate, double gradient_scale) {
     for (Parameter& parameter : group.parameters) {
       if (parameter.tensor.grad().defined()) {
         NDArray array = parameter.tensor.array();
+        const NDArray& gradient = parameter.tensor.grad();
+        require(gradient.shape() == array.shape() && gradient.dtype() == array.dtype() &&
+                    array.is_compact() && gradient.is_compact(),
+                "optimizer: ", parameter.name, " is ", name_of(array.dtype()), array.shape(),
+                ", its gradient ", name_of(gradient.dtype()), gradient.shape());
         step_parameter(index, group.weight_decay, array, parameter.tensor.grad(), learning_rate,
                        gradient_scale);
       }
@@ -50,8 +55,12 @@ std::vector<Parameter> Optimizer::zeros_like_parameters(const std::string& prefi
 
 namespace {
 
-View state_view(std::vector<Parameter>& state, std::size_t index) {
+/// The state of a parameter. Throws when that has become something else since the optimizer was made.
+View state_view(std::vector<Parameter>& state, std::size_t index, const NDArray& parameter) {
   NDArray array = state[index].tensor.array();
+  require(array.dtype() == parameter.dtype() && array.shape() == parameter.shape(),
+          "optimizer: ", state[index].name, " is ", name_of(array.dtype()), array.shape(),
+          ", but its parameter became ", name_of(parameter.dtype()), parameter.shape());
   return array.mutable_view();
 }
 
@@ -68,7 +77,7 @@ void Sgd::step_parameter(std::size_t index, double weight_decay, NDArray& parame
                          double learning_rate, double gradient_scale) {
   parameter.device()->sgd({learning_rate, momentum_, weight_decay, gradient_scale, nesterov_},
                           parameter.mutable_view(), gradient.view(),
-                          velocity_.empty() ? View{} : state_view(velocity_, index));
+                          velocity_.empty() ? View{} : state_view(velocity_, index, parameter));
 }
 
 Adam::Adam(std::vector<ParameterGroup> groups, AdamDecay decay, double beta1, double beta2, double epsilon)
@@ -91,8 +100,8 @@ void Adam::step_parameter(std::size_t index, double weight_decay, NDArray& param
   const double step = static_cast<double>(steps());
   parameter.device()->adam({learning_rate, beta1_, beta2_, epsilon_, weight_decay, 1 - std::pow(beta1_, step),
                             1 - std::pow(beta2_, step), gradient_scale, decay_ == AdamDecay::decoupled},
-                           parameter.mutable_view(), gradient.view(), state_view(first_, index),
-                           state_view(second_, index));
+                           parameter.mutable_view(), gradient.view(), state_view(first_, index, parameter),
+                           state_view(second_, index, parameter));
 }
 
 GradientNorm gradient_norm(const std::vector<Parameter>& parameters, double limit) {

@@ -71,8 +71,21 @@ RunFolder RunFolder::create(const fs::path& path, bool overwrite) {
   return run;
 }
 
+bool RunFolder::is_run(const fs::path& path) { return fs::exists(RunFolder(path).losses_file()); }
+
+RunFolder RunFolder::branch(const fs::path& from, const fs::path& path, std::int64_t step, bool overwrite) {
+  std::vector<LossRow> losses = read_losses(RunFolder(from).losses_file(), step);
+  RunFolder run = create(path, overwrite);
+  run.begin(std::move(losses));
+  return run;
+}
+
 RunFolder RunFolder::reopen(const fs::path& path, std::int64_t step) {
   RunFolder run(path);
+  const std::vector<fs::path> held = checkpoints_of(path);
+  require(held.empty() || step_of(held.back()) <= step, path.string(), " holds ",
+          held.empty() ? "" : held.back().filename().string(), ", which is later than step ", step,
+          "; go on from that, or give --out for a run of its own");
   run.begin(read_losses(run.losses_file(), step));
   return run;
 }
@@ -107,7 +120,7 @@ void RunFolder::save(Trainer& trainer) {
   const fs::path newest = checkpoint(trainer.steps_done());
   trainer.save(newest);
   for (const fs::path& old : checkpoints_of(path_)) {
-    if (old != newest) fs::remove_all(old);
+    if (old != newest && step_of(old) < trainer.steps_done()) fs::remove_all(old);
   }
 }
 

@@ -26,8 +26,14 @@ class RunFolder {
   /// A new run in the folder `path`, which is made if it is missing. A run that it holds already is an Error,
   /// or with `overwrite` removed.
   static RunFolder create(const std::filesystem::path& path, bool overwrite = false);
-  /// The run in `path`, to go on after `step`: losses of later steps are dropped.
+  /// The run in `path`, to go on after `step`. A run that holds a later checkpoint is an Error: going on
+  /// would replace it.
   static RunFolder reopen(const std::filesystem::path& path, std::int64_t step);
+  /// A new run in `path` that goes on after `step` of the run in `from`, with the losses up to there.
+  static RunFolder branch(const std::filesystem::path& from, const std::filesystem::path& path,
+                          std::int64_t step, bool overwrite = false);
+  /// Whether `path` holds a run.
+  static bool is_run(const std::filesystem::path& path);
   /// runs/<name>-<n> with the next free n.
   static std::filesystem::path free_path(const std::string& name);
 

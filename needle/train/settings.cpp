@@ -1,7 +1,9 @@
 #include "needle/train/settings.h"
 
+#include <cmath>
 #include <filesystem>
 
+#include "needle/data/utf8.h"
 #include "needle/models/each_setting.h"
 #include "needle/train/names_of_choices.h"
 
@@ -46,6 +48,7 @@ DecoderConfig small_decoder() {
 
 void TrainSettings::validate() const {
   const auto at_least = [](const char* name, double value, double least) {
+    require(std::isfinite(value), "train: ", name, " must be finite, got ", value);
     require(value >= least, "train: ", name, " must be at least ", least, ", got ", value);
   };
   at_least("steps", static_cast<double>(steps), 1);
@@ -61,6 +64,11 @@ void TrainSettings::validate() const {
   at_least("seed", static_cast<double>(seed), 0);
   require(label_smoothing >= 0 && label_smoothing <= 1, "train: label-smoothing must be in [0, 1], got ",
           label_smoothing);
+  require(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1, "train: betas must be in [0, 1), got ", beta1,
+          " and ", beta2);
+  require(momentum >= 0 && momentum < 1, "train: momentum must be in [0, 1), got ", momentum);
+  require(repair_utf8(data.file) == data.file,
+          "train: the name of the data file is not UTF-8: ", repair_utf8(data.file));
   require(data.validation > 0 && data.validation < 1, "train: validation must be in (0, 1), got ",
           data.validation);
 }

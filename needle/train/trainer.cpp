@@ -156,6 +156,8 @@ void Trainer::load(const std::filesystem::path& folder) {
     const json& state = saved.at("state");
     require(state.at("data_hash").get<std::uint64_t>() == data_.hash(), folder.string(),
             ": the run was trained on other data than ", data_.description());
+    require(Tokenizer::from_json(saved.at("tokenizer")) == data_.tokenizer(), folder.string(),
+            ": the run was trained on other data than ", data_.description(), ": its tokens are others");
     const auto steps_done = state.at("step").get<std::int64_t>();
     const auto optimizer_steps = state.at("optimizer_steps").get<std::int64_t>();
     const DataPosition position{state.at("examples_seen").get<std::int64_t>()};

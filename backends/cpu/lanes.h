@@ -1,5 +1,5 @@
-// What the attention kernels compute with: vectors as wide as the processor's registers, a small matrix
-// product made of them, and a transpose.
+// Vectors as wide as the processor's registers, a small matrix product made of them, and a transpose: what
+// the attention and recurrent kernels compute with.
 #pragma once
 
 #include <cstdint>
