@@ -1,0 +1,128 @@
+#include "backends/cpu/gemm.h"
+
+#include <cblas.h>
+#ifdef NEEDLE_ONEDNN
+#include <dnnl.h>
+#endif
+
+#include <algorithm>
+#include <cstdlib>
+#include <type_traits>
+
+#include "backends/error.h"
+
+namespace needle {
+
+namespace {
+
+Gemm chosen = Gemm::automatic;
+// Whether the user's environment, not we, picked OpenBLAS's kernels.
+bool kernels_were_pinned = false;
+
+/// OpenBLAS picks its kernels by the processor's model number, in a constructor of its own, and falls back to
+/// those of 2004 on a model that is newer than itself: seven times slower. This earlier constructor picks by
+/// instruction set.
+__attribute__((constructor(101))) void choose_openblas_kernels() {
+#ifdef __x86_64__
+  kernels_were_pinned = std::getenv("OPENBLAS_CORETYPE") != nullptr;
+  __builtin_cpu_init();
+  const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                    __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+  const char* kernels = wide                                                              ? "SkylakeX"
+                        : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? "Haswell"
+                                                                                          : nullptr;
+  if (kernels) setenv("OPENBLAS_CORETYPE", kernels, 0);
+#endif
+}
+
+/// A single row, where packing b as for a matrix costs more than the product itself. y += a b.
+template <class T>
+void openblas_row(const Matrix& a, const Matrix& b, T* y, int columns, int inner) {
+  const T *left = static_cast<const T*>(a.data), *right = static_cast<const T*>(b.data);
+  const auto order = b.transposed() ? CblasNoTrans : CblasTrans;
+  const int rows = b.transposed() ? columns : inner, width = b.transposed() ? inner : columns,
+            step = static_cast<int>(a.column_stride), leading = static_cast<int>(b.leading());
+  if constexpr (std::is_same_v<T, float>)
+    cblas_sgemv(CblasRowMajor, order, rows, width, 1, right, leading, left, step, 1, y, 1);
+  else
+    cblas_dgemv(CblasRowMajor, order, rows, width, 1, right, leading, left, step, 1, y, 1);
+}
+
+template <class T>
+void openblas_gemm(const Matrix& a, const Matrix& b, T* y, std::int64_t y_stride, std::int64_t n,
+                   std::int64_t m, std::int64_t k, bool accumulate) {
+  const auto ta = a.transposed() ? CblasTrans : CblasNoTrans, tb = b.transposed() ? CblasTrans : CblasNoTrans;
+  const int rows = static_cast<int>(n), columns = static_cast<int>(m), inner = static_cast<int>(k),
+            lda = static_cast<int>(a.leading()), ldb = static_cast<int>(b.leading()),
+            ldy = static_cast<int>(y_stride);
+  if (rows == 1) {
+    if (!accumulate) std::fill_n(y, columns, T(0));
+    return openblas_row(a, b, y, columns, inner);
+  }
+  const T *left = static_cast<const T*>(a.data), *right = static_cast<const T*>(b.data);
+  const T keep = accumulate ? 1 : 0;
+  if constexpr (std::is_same_v<T, float>)
+    cblas_sgemm(CblasRowMajor, ta, tb, rows, columns, inner, 1, left, lda, right, ldb, keep, y, ldy);
+  else
+    cblas_dgemm(CblasRowMajor, ta, tb, rows, columns, inner, 1, left, lda, right, ldb, keep, y, ldy);
+}
+
+#ifdef NEEDLE_ONEDNN
+
+/// Whether oneDNN computes this product; by shape alone, so that results never depend on timing.
+bool takes_onednn(std::int64_t n) {
+  if (chosen == Gemm::automatic) return n > 1;
+  return chosen == Gemm::onednn;
+}
+
+void onednn_gemm(const Matrix& a, const Matrix& b, float* y, std::int64_t y_stride, std::int64_t n,
+                 std::int64_t m, std::int64_t k, bool accumulate) {
+  const auto letter = [](const Matrix& x) { return x.transposed() ? 'T' : 'N'; };
+  const dnnl_status_t status =
+      dnnl_sgemm(letter(a), letter(b), n, m, k, 1, static_cast<const float*>(a.data), a.leading(),
+                 static_cast<const float*>(b.data), b.leading(), accumulate ? 1 : 0, y, y_stride);
+  require(status == dnnl_success, "matmul: oneDNN refuses a product of ", n, " x ", k, " x ", m);
+}
+
+#endif
+
+}  // namespace
+
+void choose_gemm(Gemm choice) {
+#ifndef NEEDLE_ONEDNN
+  require(choice != Gemm::onednn, "gemm: this build has no oneDNN; install libdnnl-dev and build again");
+#endif
+  chosen = choice;
+}
+
+std::string gemm_description() {
+  std::string text;
+#ifdef NEEDLE_ONEDNN
+  if (chosen != Gemm::openblas) {
+    const dnnl_version_t* version = dnnl_version();
+    text = "oneDNN " + std::to_string(version->major) + "." + std::to_string(version->minor) + "." +
+           std::to_string(version->patch) +
+           (chosen == Gemm::automatic ? ", single rows and float64 by " : ", float64 by ");
+  }
+#endif
+  return text + openblas_get_config() + ", kernels " + openblas_get_corename() +
+         (kernels_were_pinned ? " (pinned by OPENBLAS_CORETYPE)" : "");
+}
+
+template <class T>
+void gemm(const Matrix& a, const Matrix& b, T* y, std::int64_t y_stride, std::int64_t n, std::int64_t m,
+          std::int64_t k, bool accumulate) {
+#ifdef NEEDLE_ONEDNN
+  if constexpr (std::is_same_v<T, float>) {
+    if (takes_onednn(n)) return onednn_gemm(a, b, y, y_stride, n, m, k, accumulate);
+  }
+#endif
+  openblas_gemm(a, b, y, y_stride, n, m, k, accumulate);
+}
+
+template void gemm<float>(const Matrix&, const Matrix&, float*, std::int64_t, std::int64_t, std::int64_t,
+                          std::int64_t, bool);
+template void gemm<double>(const Matrix&, const Matrix&, double*, std::int64_t, std::int64_t, std::int64_t,
+                           std::int64_t, bool);
+
+}  // namespace needle

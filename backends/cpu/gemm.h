@@ -1,0 +1,31 @@
+// One product of two matrices on one thread, by the library that is fastest for its shape.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace needle {
+
+/// Who computes products of float32 matrices: OpenBLAS always can, oneDNN where it was built in; `automatic`
+/// takes oneDNN if it is there, but for shapes where OpenBLAS is faster. Float64 is always OpenBLAS's.
+enum class Gemm { automatic, openblas, onednn };
+
+/// Sets it for the CPU device. Throws when oneDNN is wanted and not there.
+void choose_gemm(Gemm choice);
+/// What computes products and with which kernels, for reports.
+std::string gemm_description();
+
+/// A matrix as libraries take it: row-major [rows, columns], or the transpose of one.
+struct Matrix {
+  const void* data;
+  std::int64_t row_stride, column_stride;
+  bool transposed() const { return column_stride != 1; }
+  std::int64_t leading() const { return transposed() ? column_stride : row_stride; }
+};
+
+/// y [n, m] = a [n, k] b [k, m], or y += a b; f32 or f64. Does not start threads inside a parallel region.
+template <class T>
+void gemm(const Matrix& a, const Matrix& b, T* y, std::int64_t y_stride, std::int64_t n, std::int64_t m,
+          std::int64_t k, bool accumulate);
+
+}  // namespace needle

@@ -1,0 +1,103 @@
+#include "needle/inspect/profile.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "needle/io/files.h"
+
+namespace needle {
+
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void wait_for(std::span<const NDArray> arrays) {
+  for (const NDArray& array : arrays) {
+    if (array.defined()) return array.device()->synchronize();
+  }
+}
+
+double bytes_of(std::span<const NDArray> arrays) {
+  double bytes = 0;
+  for (const NDArray& array : arrays) {
+    if (array.defined()) bytes += static_cast<double>(array.count() * size_of(array.dtype()));
+  }
+  return bytes;
+}
+
+std::vector<Shape> shapes_of(std::span<const NDArray> arrays) {
+  std::vector<Shape> shapes;
+  for (const NDArray& array : arrays) shapes.push_back(array.defined() ? array.shape() : Shape{});
+  return shapes;
+}
+
+std::string joined(const std::vector<Shape>& shapes) {
+  std::ostringstream text;
+  for (std::size_t i = 0; i < shapes.size(); ++i) text << (i ? " " : "") << shapes[i];
+  return text.str();
+}
+
+const char* name_of(Phase phase) { return phase == Phase::forward ? "forward" : "backward"; }
+
+}  // namespace
+
+Profiler::Profiler() : origin_(now()) {}
+
+void Profiler::before(const OpEvent& event) {
+  wait_for(event.inputs);
+  started_ = now();
+}
+
+void Profiler::after(const OpEvent& event) {
+  wait_for(event.outputs);
+  const double seconds = now() - started_;
+  ops_.push_back({event.op, event.path, event.phase, started_ - origin_, seconds, event.operations,
+                  bytes_of(event.inputs) + bytes_of(event.outputs), shapes_of(event.inputs),
+                  shapes_of(event.outputs)});
+}
+
+std::vector<ProfileRow> profile_table(const std::vector<ProfiledOp>& ops) {
+  std::map<std::pair<std::string, Phase>, ProfileRow> sums;
+  for (const ProfiledOp& op : ops) {
+    ProfileRow& row = sums[{op.op, op.phase}];
+    row.op = op.op;
+    row.phase = op.phase;
+    row.seconds += op.seconds;
+    row.operations += op.operations;
+    row.bytes += op.bytes;
+    ++row.calls;
+  }
+  std::vector<ProfileRow> rows;
+  for (const auto& [key, row] : sums) rows.push_back(row);
+  std::sort(rows.begin(), rows.end(),
+            [](const ProfileRow& a, const ProfileRow& b) { return a.seconds > b.seconds; });
+  return rows;
+}
+
+void write_trace(const std::string& file, const std::vector<ProfiledOp>& ops) {
+  nlohmann::json events = nlohmann::json::array();
+  for (const ProfiledOp& op : ops) {
+    events.push_back({{"name", op.op},
+                      {"cat", name_of(op.phase)},
+                      {"ph", "X"},
+                      {"ts", 1e6 * op.start},
+                      {"dur", 1e6 * op.seconds},
+                      {"pid", 1},
+                      {"tid", 1},
+                      {"args",
+                       {{"module", op.path},
+                        {"inputs", joined(op.inputs)},
+                        {"outputs", joined(op.outputs)},
+                        {"operations", op.operations},
+                        {"bytes", op.bytes}}}});
+  }
+  const nlohmann::json trace{{"traceEvents", events}, {"displayTimeUnit", "ms"}};
+  write_file_synced(file, trace.dump());
+}
+
+}  // namespace needle
