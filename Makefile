@@ -2,7 +2,7 @@
 BUILD ?= build
 JOBS ?= $(shell nproc)
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
-PACKAGES := g++ gfortran make cmake ninja-build libopenblas-openmp-dev nlohmann-json3-dev libcli11-dev libgtest-dev
+PACKAGES := g++ gfortran make cmake ninja-build libopenblas-openmp-dev libdnnl-dev nlohmann-json3-dev libcli11-dev libgtest-dev
 
 .PHONY: help train test build deps bench asan format clean
 help:

@@ -46,7 +46,7 @@ void print_tensors(const SafetensorsFile& file) {
   std::int64_t numbers = 0, bytes = 0;
   for (const std::string& name : file.names()) {
     const RawTensor& tensor = file.tensor(name);
-    rows.push_back({name, std::string(name_of(tensor.dtype)), text_of(tensor.shape),
+    rows.push_back({printable(name), std::string(name_of(tensor.dtype)), text_of(tensor.shape),
                     with_commas(tensor.shape.count()), with_commas(std::ssize(tensor.bytes))});
     numbers += tensor.shape.count();
     bytes += std::ssize(tensor.bytes);

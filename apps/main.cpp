@@ -1,6 +1,8 @@
 // The program `needle`: finds the subcommand and turns every error into one line and exit code 2.
 #include <exception>
+#include <filesystem>
 #include <iostream>
+#include <new>
 
 #include "apps/command.h"
 #include "backends/error.h"
@@ -25,9 +27,20 @@ int main(int count, char** arguments) {
   try {
     program.parse(count, arguments);
   } catch (const CLI::ParseError& error) {
-    return program.exit(error) == 0 ? 0 : 2;
+    if (program.exit(error) != 0) return 2;
+  } catch (const std::bad_alloc&) {
+    std::cerr << "error: there is not enough memory\n";
+    return 2;
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::cerr << "error: " << error.path1().string() << ": " << error.code().message() << '\n';
+    return 2;
   } catch (const std::exception& error) {
     std::cerr << "error: " << error.what() << '\n';
+    return 2;
+  }
+  std::cout.flush();
+  if (!std::cout) {
+    std::cerr << "error: the output could not be written\n";
     return 2;
   }
   return outcome.code;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <string>
 
 #include "backends/device.h"
@@ -34,7 +35,17 @@ CLI::Option* add_choice(CLI::App& command, const std::string& name, Choice& valu
 /// An option that takes a value, with its present one as the default.
 template <class T>
 CLI::Option* add_value(CLI::App& command, const std::string& name, T& value, const std::string& help) {
-  return command.add_option(name, value, help)->capture_default_str();
+  CLI::Option* option = command.add_option(name, value, help)->capture_default_str();
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    // The library would clamp what is too large, and turn around what is negative.
+    option->check([](const std::string& text) {
+      T number;
+      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+      const bool whole = error == std::errc() && end == text.data() + text.size();
+      return whole ? std::string() : "wants a whole number in range, got '" + text + "'";
+    });
+  }
+  return option;
 }
 
 /// The options that say where a command computes.

@@ -1,5 +1,6 @@
 #include "apps/terminal.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,7 +44,22 @@ std::string percent(double part, double whole) { return fixed(100 * part / whole
 
 void print_row(const std::string& label, const std::string& text) {
   constexpr int kLabelWidth = 13;
-  std::cout << std::left << std::setw(kLabelWidth) << label << "  " << text << '\n';
+  std::cout << std::left << std::setw(kLabelWidth) << label << "  " << printable(text, kLabelWidth + 2)
+            << '\n';
+}
+
+std::string printable(const std::string& text, int indent) {
+  std::ostringstream result;
+  for (const char c : text) {
+    const unsigned char byte = static_cast<unsigned char>(c);
+    if (c == '\n' && indent >= 0)
+      result << '\n' << std::string(static_cast<std::size_t>(indent), ' ');
+    else if ((byte < 0x20 && c != '\t') || byte == 0x7F)
+      result << "\\x" << std::hex << std::setw(2) << std::setfill('0') << static_cast<int>(byte);
+    else
+      result << c;
+  }
+  return result.str();
 }
 
 void print_json(const nlohmann::json& value) {
@@ -54,7 +70,10 @@ LiveLine::LiveLine() : terminal_(isatty(STDERR_FILENO) != 0) {}
 
 void LiveLine::show(const std::string& text) {
   if (!terminal_) return;
-  std::cerr << "\r\033[K" << text << std::flush;
+  winsize size{};
+  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  // A line that wraps could not be taken back.
+  std::cerr << "\r\033[K" << text.substr(0, known ? size.ws_col - 1u : text.size()) << std::flush;
   shown_ = true;
 }
 

@@ -18,7 +18,10 @@ std::string fixed(double number, int digits);
 /// `part` of `whole` as "99.4 %".
 std::string percent(double part, double whole);
 
-/// A row on stdout: the label, and the text in a column of its own.
+/// `text` without control characters, which could move the cursor or worse: they become \\xNN. A new line
+/// begins with `indent` spaces, or is a control character too when that is negative.
+std::string printable(const std::string& text, int indent = -1);
+/// A row on stdout: the label, and the text, made printable, in a column of its own.
 void print_row(const std::string& label, const std::string& text);
 
 /// A JSON value as a line on stdout; what is not UTF-8 in it becomes U+FFFD.

@@ -1,4 +1,6 @@
 // `needle train`: options, then the run itself.
+#include <unistd.h>
+
 #include <algorithm>
 #include <csignal>
 #include <memory>
@@ -120,9 +122,14 @@ void stop_at_interrupt() {
   const auto handler = [](int signal) {
     interrupted = 1;
     std::signal(signal, SIG_DFL);
+    constexpr std::string_view kNotice =
+        "\nstopping after this step; once more ends at once, without saving\n";
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kNotice.data(), kNotice.size());
   };
-  std::signal(SIGINT, handler);
-  std::signal(SIGTERM, handler);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, handler);
+  // A reader that goes away, or a file that grows too large, is an error of the write, not the end of the
+  // run.
+  for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
 }
 
 }  // namespace
@@ -136,6 +143,11 @@ void add_train(CLI::App& program, Outcome&) {
   add_training_options(*command, *options);
   add_run_options(*command, *options);
   command->callback([options, command] {
+    for (const char* name : {"--lines", "--text", "--out", "--resume"}) {
+      require(command->count(name) == 0 || !command->get_option(name)->as<std::string>().empty(),
+              "train: ", name, " must not be empty");
+    }
+    require(!options->overwrite || !options->out.empty(), "train: --overwrite wants --out");
     require(options->lines.empty() || options->text.empty(), "train: --lines and --text exclude each other");
     if (!options->resume.empty()) refuse_changes(*command);
     stop_at_interrupt();

@@ -30,6 +30,11 @@ TrainSettings settings_of(const TrainOptions& options, const fs::path& checkpoin
     settings = load_saved_run(checkpoint).settings;
     settings.model.strict = options.settings.model.strict;
   }
+  const std::string& file = settings.data.file;
+  require(checkpoint.empty() || file.empty() || fs::exists(file) || !options.lines.empty() ||
+              !options.text.empty(),
+          "train: the run's data file ", file, " is not there; give its new place with ",
+          settings.data.source == DataSource::lines ? "--lines" : "--text");
   if (!options.betas.empty()) settings.beta1 = options.betas.at(0), settings.beta2 = options.betas.at(1);
   if (!options.lines.empty()) settings.data.source = DataSource::lines, settings.data.file = options.lines;
   if (!options.text.empty()) settings.data.source = DataSource::text, settings.data.file = options.text;
@@ -54,13 +59,18 @@ RunFolder open_run(const TrainOptions& options, const fs::path& checkpoint, Trai
 }
 
 /// How long the run will take, from real steps that leave no trace and from one batch of the validation.
-double estimate_seconds(Trainer& trainer) {
+double estimate_seconds(Trainer& trainer, const std::function<bool()>& stop) {
   const std::int64_t steps = trainer.settings().steps - trainer.steps_done();
   if (steps <= 0) return 0;
-  trainer.rehearse_step();  // the first one is slow: it fills the memory pool
-  double step = 0;
-  constexpr int kMeasured = 3;
-  for (int i = 0; i < kMeasured; ++i) step += trainer.rehearse_step().seconds / kMeasured;
+  // The first one is slow, since it fills the memory pool; where it is very slow, it has to do.
+  double step = trainer.rehearse_step().seconds;
+  constexpr double kPatience = 2;
+  if (step < kPatience) {
+    constexpr int kMeasured = 3;
+    step = 0;
+    for (int i = 0; i < kMeasured; ++i) step += trainer.rehearse_step().seconds / kMeasured;
+  }
+  if (stop()) return 0;
   const std::vector<Batch> batches = trainer.data().validation_batches(trainer.settings().batch);
   const Clock::time_point start = Clock::now();
   evaluate(trainer.model(), {batches.front()}, trainer.device());
@@ -82,7 +92,7 @@ void run_training(const TrainOptions& options, const std::function<bool()>& stop
   AnomalyDetector detector;
   const ObserverScope watch(options.anomaly ? &detector : nullptr);
   const std::unique_ptr<TrainReport> report = options.json ? make_json_report() : make_text_report();
-  report->start(measure_start(trainer, run, estimate_seconds(trainer)));
+  report->start(measure_start(trainer, run, estimate_seconds(trainer, stop)));
   const Clock::time_point start = Clock::now();
   const std::int64_t first = trainer.steps_done();
   TrainingEvents events;

@@ -88,6 +88,8 @@ class Backend {
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* data, std::size_t bytes) = 0;
   virtual MemoryStats memory_stats() const = 0;
+  /// Bytes of memory that the device has in all.
+  virtual std::size_t total_memory() const = 0;
   /// Gives cached memory back to the system and starts the peak anew.
   virtual void trim_memory() = 0;
   virtual void copy_from_host(const void* host, void* data, std::size_t bytes) = 0;

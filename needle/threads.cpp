@@ -10,7 +10,8 @@
 namespace needle {
 
 void set_threads(int count) {
-  require(count >= 1, "threads: wants at least 1, got ", count);
+  constexpr int kMost = 1024;
+  require(count >= 1 && count <= kMost, "threads: wants 1 to ", kMost, ", got ", count);
   omp_set_num_threads(count);
 }
 

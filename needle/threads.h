@@ -3,7 +3,7 @@
 
 namespace needle {
 
-/// Sets the number of threads of all kernels; at least 1, else an Error.
+/// Sets the number of threads of all kernels; 1 to 1024, else an Error.
 void set_threads(int count);
 /// The number in use.
 int threads();

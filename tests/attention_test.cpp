@@ -325,5 +325,25 @@ TEST_P(Attention, ReadsPartsOfAFusedProjectionWithoutCopies) {
   EXPECT_TRUE(same(all.grad(), copy.grad()));
 }
 
+TEST_P(Attention, S04_WhatIsNotANumberStaysBehindTheMask) {
+  NDArray value = normal({1, 1, 70, 3}, 3), key = normal({1, 1, 70, 4}, 2);
+  const NDArray query = normal({1, 1, 70, 4}, 1);
+  const auto attend = [&](const AttentionOptions& options) {
+    return attention(Tensor(query), Tensor(key), Tensor(value), options).array().slice(2, 0, 66);
+  };
+  for (const AttentionOptions& options : {AttentionOptions{.causal = true}, AttentionOptions{.window = 5}}) {
+    const NDArray before = attend(options);
+    NDArray last_value = value.copy(), last_key = key.copy();
+    for (NDArray* array : {&last_value, &last_key}) {
+      NDArray end = array->slice(2, 66, 70);
+      end.assign(NDArray::full(end.shape(), std::numeric_limits<double>::infinity(), DType::f64, device()));
+      std::swap(*array, array == &last_value ? value : key);
+    }
+    EXPECT_TRUE(agrees(attend(options), before));
+    std::swap(value, last_value);
+    std::swap(key, last_key);
+  }
+}
+
 }  // namespace
 }  // namespace needle

@@ -294,5 +294,42 @@ TEST_P(Autograd, ObserverIsToldOfEveryOpInItsScope) {
   EXPECT_EQ(current_observer(), nullptr);
 }
 
+TEST_P(Autograd, ALeafThatWasReplacedIsAnError) {
+  const Tensor w = leaf({0.3});
+  const Tensor y = sum(w * w);
+  Tensor(w).set_array(array({5}));
+  EXPECT_TRUE(contains(error_of([&] { y.backward(); }), {"multiply", "replaced"}));
+  EXPECT_TRUE(contains(error_of([&] { Tensor(w).set_array(array({1, 2})); }), {"[1]", "[2]"}));
+}
+
+TEST_P(Autograd, ALeafThatIsTrainedHasElementsOfItsOwn) {
+  EXPECT_TRUE(Tensor(normal({2, 3}, 1).transpose(), true).array().is_compact());
+  EXPECT_TRUE(Tensor(array({1}).broadcast_to({4}), true).array().is_compact());
+}
+
+TEST_P(Autograd, GradientsNeedNothingBehindTheirTargets) {
+  const Tensor w = leaf({0.4, -0.2});
+  const Tensor h = tanh(w);
+  sum(h).backward();  // frees what lies behind h
+  EXPECT_TRUE(agrees(gradients(sum(h * h), {h})[0].array(), binary(Add{}, h.array(), h.array())));
+}
+
+TEST_P(Autograd, AGradientOfAConstantIsAnError) {
+  const Tensor x(array({1, 2})), w = leaf({3, 4});
+  EXPECT_TRUE(contains(error_of([&] { gradients(sum(x * w), {w, x}); }), {"x 1", "[2]", "require"}));
+}
+
+/// Forgets its gradient.
+struct ForgetfulOp final : Op {
+  const char* name() const override { return "forgetful"; }
+  NDArrays compute(const NDArrays& x) override { return {x[0].copy()}; }
+  Tensors gradient(const Tensors&, const Saved&, const Needs&) override { return {Tensor()}; }
+};
+
+TEST_P(Autograd, AGradientThatAnOpForgetsIsAnError) {
+  const Tensor y = sum(apply_op<ForgetfulOp>({leaf({1, 2})}));
+  EXPECT_TRUE(contains(error_of([&] { y.backward(); }), {"forgetful", "input 0", "missing"}));
+}
+
 }  // namespace
 }  // namespace needle

@@ -313,6 +313,29 @@ TEST_P(PlainDecoderTest, BR011_RightPaddedPromptsGoOnAtTheirOwnPositions) {
   EXPECT_TRUE(agrees(next[1][0], logits_alone(decoder, {8, 2}, device())[-1]));
 }
 
+TEST_P(PlainDecoderTest, S43_AWindowCountsRealTokensWithAndWithoutACache) {
+  DecoderConfig config = various_decoders()[0].config;
+  config.window = 2;
+  Decoder decoder = make_decoder(config, device());
+  const NoGrad off;
+  const SequenceInput gap{ids({5, 6, 0, 7, 8}, {1, 5}), mask({1, 1, 0, 1, 1}, {1, 5}), {}};
+  Cache cache = decoder.empty_state(1, 5);
+  const NDArray alone = logits_alone(decoder, {5, 6, 7, 8}, device());
+  for (const Pass& pass : {Pass{}, Pass{false, nullptr, &cache}}) {
+    const NDArray logits = decoder.forward(gap, pass).array()[0];
+    EXPECT_TRUE(agrees(logits.slice(0, 3, 5), alone.slice(0, 2, 4)));
+  }
+}
+
+TEST_P(PlainDecoderTest, S38_ACacheCannotBeDifferentiatedThrough) {
+  Decoder decoder = model();
+  Cache cache = decoder.empty_state(1, 3);
+  EXPECT_TRUE(contains(error_of([&] {
+                         decoder.forward({ids({1, 2}, {1, 2}), {}, {}}, {false, nullptr, &cache});
+                       }),
+                       {"cache", "NoGrad"}));
+}
+
 TEST_P(PlainDecoderTest, BadInputIsAnErrorThatSaysWhy) {
   Decoder decoder = model();
   const std::vector<std::int64_t> twelve(12, 1);

@@ -73,7 +73,9 @@ TEST_P(ModelsTest, ImpossibleConfigsAreErrorsThatSayWhy) {
        [](DecoderConfig& c) { c.heads = 4, c.positions = Positions::rotary; }},
       {{"sinusoidal", "even width", "9"},
        [](DecoderConfig& c) { c.width = 9, c.positions = Positions::sinusoidal; }},
-      {{"window"}, [](DecoderConfig& c) { c.window = -1; }},
+      {{"window", "-1"}, [](DecoderConfig& c) { c.window = -1; }},
+      {{"10000000000", "too large"}, [](DecoderConfig& c) { c.width = 10'000'000'000; }},
+      {{"GB"}, [](DecoderConfig& c) { c.layers = 2'000'000'000; }},
       {{"dropout", "1.5"}, [](DecoderConfig& c) { c.dropout = 1.5; }}};
   Generator random(1);
   for (const Case& impossible : cases) {

@@ -65,7 +65,8 @@ class ProgramTest : public testing::Test {
   /// `train` on the names with a tiny model.
   static Arguments training(const std::string& out, int steps,
                             const Arguments& more = {"--save-every", "5"}) {
-    Arguments all{"train", "--lines", "names.txt", "--steps", std::to_string(steps), "--out", out};
+    Arguments all{"train", "--lines", "names.txt", "--steps", std::to_string(steps)};
+    if (!out.empty()) all.insert(all.end(), {"--out", out});
     for (const char* option : {"--context=8", "--width=8", "--heads=2", "--layers=1", "--batch=4",
                                "--evaluate-every=5", "--threads=1"})
       all.push_back(option);
@@ -95,6 +96,10 @@ TEST_F(ProgramTest, WrongInputIsOneLineAndCode2) {
   write_file_synced(folder_ / "nested.safetensors",
                     std::string("\xa0\x86\x01\0\0\0\0\0", 8) + std::string(100000, '['));
   fs::create_directory(folder_ / "empty");
+  write_file_synced(folder_ / "same.txt", std::string_view("ab\nab\nab\n"));
+  fs::create_directory(folder_ / "damaged");
+  for (const char* name : {kSettingsFile, kModelFile, kOptimizerFile})
+    write_file_synced(folder_ / ("damaged/" + std::string(name)), std::string_view("{}"));
   const std::vector<std::pair<Arguments, std::string>> cases{
       {{}, "subcommand"},
       {{"nothing"}, "subcommand"},
@@ -108,6 +113,13 @@ TEST_F(ProgramTest, WrongInputIsOneLineAndCode2) {
       {{"train", "--heads", "5"}, "heads"},
       {{"train", "--device", "abacus"}, "abacus"},
       {{"train", "--threads", "-1"}, "--threads"},
+      {{"train", "--threads", "100000"}, "1024"},
+      {{"train", "--steps", "99999999999999999999"}, "--steps"},
+      {{"train", "--lines", ""}, "--lines"},
+      {{"train", "--overwrite"}, "--out"},
+      {{"train", "--lines", "names.txt", "--out", "names.txt"}, "not a folder"},
+      {{"train", "--lines", "same.txt"}, "none is left"},
+      {{"evaluate", "--checkpoint", "damaged", "--lines", "names.txt"}, "damaged"},
       {{"train", "--validation", "1.5", "--lines", "names.txt"}, "validation"},
       {{"train", "--lines", "missing.txt"}, "missing.txt"},
       {{"train", "--lines", "latin.txt"}, "line 1"},

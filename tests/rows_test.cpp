@@ -271,14 +271,13 @@ TEST(Sources, bad_files_are_one_clear_error) {
   };
   for (const auto& [path, stream, message] : {
            Case{"no/such/file", false, "can't read no/such/file"},
-           Case{std::filesystem::temp_directory_path(), true, "can't read"},
+           Case{std::filesystem::temp_directory_path(), true, "is a folder"},
            Case{empty.path(), false, "0 lines with text, wanted at least 2"},
            Case{empty.path(), true, "no text in it"},
            Case{blank.path(), false, "0 lines with text"},
            Case{single.path(), false, "1 lines with text"},
            Case{long_lines.path(), false,
-                "line 2 needs a context of 7, got 4 (2 of 3 lines are too long); take a larger context or "
-                "crop"},
+                "line 2 needs a context of 7, got 4 (2 of 3 lines are too long); take a larger context"},
            Case{not_text.path(), false, "line 2, column 2: byte 0xFF"},
            Case{not_text.path(), true, "line 2, column 2: byte 0xFF"},
            Case{short_text.path(), true, "the training split has 2 tokens, a window needs 5"},

@@ -202,6 +202,12 @@ TEST(Train, ImpossibleSettingsAreNamed) {
   EXPECT_TRUE(contains(message([](TrainSettings& s) { s.learning_rate = std::nan(""); }), "learning-rate"));
   EXPECT_TRUE(contains(message([](TrainSettings& s) { s.label_smoothing = 2; }), "label-smoothing"));
   EXPECT_TRUE(contains(message([](TrainSettings& s) { s.beta2 = 1; }), "betas"));
+  EXPECT_TRUE(
+      contains(message([](TrainSettings& s) { s.clip = std::numeric_limits<double>::infinity(); }), "clip"));
+  EXPECT_TRUE(contains(
+      message([](TrainSettings& s) { s.model.rotary_base = std::numeric_limits<double>::infinity(); }),
+      "rotary base"));
+  EXPECT_TRUE(contains(message([](TrainSettings& s) { s.data.file = "\xff.txt"; }), "UTF-8"));
   EXPECT_TRUE(contains(message([](TrainSettings& s) { s.model.heads = 3; }), "heads"));
 }
 
@@ -227,9 +233,10 @@ TEST(Train, AStoppedRunGoesOnWithTheSameLosses) {
   EXPECT_EQ(find_checkpoint(stopped.path()), stopped.checkpoint(5));
   // What a crash after the checkpoint could leave: a later row, and half a row.
   std::ofstream(stopped.losses_file(), std::ios::app) << "6,1,,1,1,1\n7,1";
+  { const RunFolder closed = std::move(stopped); }
 
-  second.load(stopped.checkpoint(5));
-  RunFolder reopened = RunFolder::reopen(stopped.path(), second.steps_done());
+  second.load(folder / "stopped/step-5");
+  RunFolder reopened = RunFolder::reopen(folder / "stopped", second.steps_done());
   EXPECT_TRUE(train(second, reopened));
   EXPECT_EQ(losses_without_speed(reopened.losses_file()), losses_without_speed(straight.losses_file()));
   EXPECT_EQ(read_file(reopened.checkpoint(10) / kModelFile), read_file(straight.checkpoint(10) / kModelFile));
@@ -242,10 +249,12 @@ TEST(Train, ARunIsNotOverwrittenUnlessAsked) {
   Trainer trainer(small_settings(), *data);
   RunFolder run = RunFolder::create(folder / "run");
   run.save(trainer);
+  const fs::path checkpoint = run.checkpoint(0);
+  { const RunFolder closed = std::move(run); }
   EXPECT_TRUE(contains(message_of([&] { RunFolder::create(folder / "run"); }), "holds a run already"));
-  EXPECT_TRUE(fs::exists(run.checkpoint(0)));
+  EXPECT_TRUE(fs::exists(checkpoint));
   RunFolder::create(folder / "run", true);
-  EXPECT_FALSE(fs::exists(run.checkpoint(0)));
+  EXPECT_FALSE(fs::exists(checkpoint));
 }
 
 TEST(Anomaly, TheFirstBadOpIsNamedWithItsModule) {
@@ -271,6 +280,36 @@ TEST(Anomaly, ABadGradientIsNamedAsBackward) {
   EXPECT_TRUE(contains(message_of([&] { loss.backward(); }), "sqrt (backward)"));
   EXPECT_EQ(message_of([&] { log(Tensor(NDArray::full({2}, 1))); }), "(no error)");
   EXPECT_TRUE(contains(message_of([&] { log(Tensor(NDArray::full({2}, -1))); }), "log (forward)"));
+}
+
+TEST(Train, AnEarlierCheckpointDoesNotReplaceALaterOne) {
+  const std::unique_ptr<Dataset> data = small_data();
+  const TemporaryFolder folder;
+  {
+    Trainer trainer(small_settings(), *data);
+    RunFolder run = RunFolder::create(folder / "run");
+    EXPECT_TRUE(train(trainer, run));
+  }
+  EXPECT_TRUE(contains(message_of([&] { RunFolder::reopen(folder / "run", 3); }), "step-10"));
+  RunFolder branch = RunFolder::branch(folder / "run", folder / "branch", 3);
+  EXPECT_EQ(branch.losses().size(), 3u);
+  EXPECT_EQ(RunFolder::reopen(folder / "run", 10).losses().size(), 10u);
+}
+
+TEST(Train, ARunInUseIsLeftAlone) {
+  const TemporaryFolder folder;
+  const RunFolder run = RunFolder::create(folder / "run");
+  EXPECT_TRUE(contains(message_of([&] { RunFolder::create(folder / "run", true); }), "in use"));
+  EXPECT_TRUE(contains(message_of([&] { RunFolder::reopen(folder / "run", 0); }), "in use"));
+}
+
+TEST(Train, OverwritingRemovesCheckpointsAlone) {
+  const TemporaryFolder folder;
+  fs::create_directories(folder / "run/best");
+  std::ofstream(folder / "run/best/photo") << "mine";
+  std::ofstream(folder / "run/losses.csv") << "mine too";
+  RunFolder::create(folder / "run", true);
+  EXPECT_TRUE(fs::exists(folder / "run/best/photo"));
 }
 
 }  // namespace

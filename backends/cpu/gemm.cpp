@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <type_traits>
 
 #include "backends/error.h"
@@ -24,13 +25,14 @@ bool kernels_were_pinned = false;
 /// instruction set.
 __attribute__((constructor(101))) void choose_openblas_kernels() {
 #ifdef __x86_64__
-  kernels_were_pinned = std::getenv("OPENBLAS_CORETYPE") != nullptr;
   __builtin_cpu_init();
   const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                     __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
   const char* kernels = wide                                                              ? "SkylakeX"
                         : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? "Haswell"
                                                                                           : nullptr;
+  const char* pinned = std::getenv("OPENBLAS_CORETYPE");
+  kernels_were_pinned = pinned && kernels && std::strcmp(pinned, kernels) != 0;
   if (kernels) setenv("OPENBLAS_CORETYPE", kernels, 0);
 #endif
 }

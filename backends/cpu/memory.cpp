@@ -1,4 +1,6 @@
 // Host memory.
+#include <unistd.h>
+
 #include <cblas.h>
 
 #include <cstdlib>
@@ -30,6 +32,9 @@ std::string CpuBackend::name() const { return "cpu"; }
 void* CpuBackend::allocate(std::size_t bytes) { return pool_.allocate(bytes); }
 void CpuBackend::release(void* data, std::size_t bytes) { pool_.release(data, bytes); }
 MemoryStats CpuBackend::memory_stats() const { return pool_.stats(); }
+std::size_t CpuBackend::total_memory() const {
+  return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
 void CpuBackend::trim_memory() { pool_.trim(); }
 
 void CpuBackend::copy_from_host(const void* host, void* data, std::size_t bytes) {

@@ -57,7 +57,7 @@ std::vector<TokenRow> encode_lines(const std::vector<Line>& lines, const Tokeniz
   }
   require(format.crop || too_long == 0, name, ": line ", first_line, " needs a context of ", first_need,
           ", got ", format.context, " (", too_long, " of ", lines.size(),
-          " lines are too long); take a larger context or crop the lines");
+          " lines are too long); take a larger context");
   return rows;
 }
 
@@ -75,7 +75,8 @@ std::vector<std::string> sample_sentences(const Corpus& corpus, Generator genera
 
 std::string read_text(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
-  require(file.good() && !std::filesystem::is_directory(path), "data: can't read ", path.string());
+  require(!std::filesystem::is_directory(path), "data: ", path.string(), " is a folder, wanted a file");
+  require(file.good(), "data: can't read ", path.string());
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   require(!file.bad(), "data: reading ", path.string(), " failed");
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
@@ -106,7 +107,11 @@ std::unique_ptr<Dataset> rows_from_file(const std::filesystem::path& path, const
                                    std::make_move_iterator(rows.begin() + count));
   rows.erase(rows.begin(), rows.begin() + count);
   const std::set<TokenRow> held_out(validation.begin(), validation.end());
+  const std::size_t before = rows.size();
   const std::size_t equal = std::erase_if(rows, [&](const TokenRow& row) { return held_out.contains(row); });
+
+  require(equal < before, name, ": every training line equals one of the ", validation.size(),
+          " validation lines, so none is left to train on");
 
   DatasetSettings settings{.tokenizer = std::move(tokenizer),
                            .format = options.format,

@@ -73,11 +73,6 @@ class Mismatches {
   std::string text_;
 };
 
-bool is_whole(const fs::path& folder) {
-  return fs::exists(folder / kSettingsFile) && fs::exists(folder / kModelFile) &&
-         fs::exists(folder / kOptimizerFile);
-}
-
 }  // namespace
 
 void save_tensors(const fs::path& file, const std::vector<Parameter>& tensors) {
@@ -134,6 +129,11 @@ void load_checkpoint(const fs::path& folder, Module& model) {
   load_tensors({{folder / kModelFile, model.state()}});
 }
 
+bool is_whole_checkpoint(const fs::path& folder) {
+  return fs::exists(folder / kSettingsFile) && fs::exists(folder / kModelFile) &&
+         fs::exists(folder / kOptimizerFile);
+}
+
 std::int64_t step_of(const fs::path& folder) {
   constexpr std::string_view kPrefix = "step-";
   const std::string name = folder.filename().string();
@@ -148,7 +148,7 @@ std::vector<fs::path> checkpoints_of(const fs::path& run) {
   std::vector<fs::path> folders;
   std::error_code missing;
   for (const fs::directory_entry& entry : fs::directory_iterator(run, missing)) {
-    if (step_of(entry.path()) >= 0 && is_whole(entry.path())) folders.push_back(entry.path());
+    if (step_of(entry.path()) >= 0 && is_whole_checkpoint(entry.path())) folders.push_back(entry.path());
   }
   std::ranges::sort(folders, {}, step_of);
   return folders;
@@ -156,7 +156,7 @@ std::vector<fs::path> checkpoints_of(const fs::path& run) {
 
 fs::path find_checkpoint(const fs::path& path) {
   require(fs::is_directory(path), path.string(), ": there is no such folder");
-  if (is_whole(path)) return path;
+  if (is_whole_checkpoint(path)) return path;
   const std::vector<fs::path> found = checkpoints_of(path);
   require(!found.empty(), path.string(), ": there is no whole checkpoint in it");
   return found.back();

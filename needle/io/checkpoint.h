@@ -37,6 +37,8 @@ nlohmann::json load_settings(const std::filesystem::path& folder);
 void load_checkpoint(const std::filesystem::path& folder, Module& model, Optimizer& optimizer);
 void load_checkpoint(const std::filesystem::path& folder, Module& model);
 
+/// Whether a folder holds all files of a checkpoint.
+bool is_whole_checkpoint(const std::filesystem::path& folder);
 /// N of a folder named "step-N", or -1.
 std::int64_t step_of(const std::filesystem::path& folder);
 /// The whole `step-N` folders of a run, oldest first.

@@ -2,6 +2,7 @@
 #include "needle/io/files.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -178,6 +179,19 @@ void PendingFolder::commit() {
     std::filesystem::remove_all(aside, ignored);
   }
   sync_folder(parent_of(final_));
+}
+
+FolderLock::FolderLock(const std::filesystem::path& folder)
+    : number_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  if (number_ < 0) fail_system("open", folder);
+  if (::flock(number_, LOCK_EX | LOCK_NB) != 0) {
+    ::close(number_);
+    fail(folder.string(), " is in use by another run");
+  }
+}
+
+FolderLock::~FolderLock() {
+  if (number_ >= 0) ::close(number_);
 }
 
 nlohmann::json parse_json(std::string_view text, std::string_view name) {

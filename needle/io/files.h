@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace needle {
 
@@ -38,6 +39,19 @@ class PendingFolder {
 
  private:
   std::filesystem::path final_, partial_;
+};
+
+/// Keeps other processes out of a folder, as long as it lives.
+class FolderLock {
+ public:
+  /// Throws Error when another process holds the folder, or it cannot be opened.
+  explicit FolderLock(const std::filesystem::path& folder);
+  FolderLock(FolderLock&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  FolderLock& operator=(FolderLock&&) = delete;
+  ~FolderLock();
+
+ private:
+  int number_;
 };
 
 /// The JSON value in `text`; `name` (usually the file's path) starts every message. Throws Error on wrong

@@ -12,6 +12,9 @@ DecoderConfig DecoderConfig::resolved() const {
   positive("vocabulary", vocabulary);
   positive("context", context);
   positive("layers", layers);
+  constexpr std::int64_t kMost = std::int64_t{1} << 31;
+  for (const std::int64_t size : {vocabulary, context, layers})
+    require(size < kMost, "model: a size of ", size, " is too large");
   DecoderConfig full = *this;
   static_cast<BlockConfig&>(full) = BlockConfig::resolved();
   return full;
@@ -30,10 +33,22 @@ Init init_of(const DecoderConfig& config, Generator& random, Device device, DTyp
           1 / std::sqrt(2.0 * static_cast<double>(config.layers))};
 }
 
+/// Throws where the matrices alone do not fit into the device's memory.
+const DecoderConfig& fitting(const DecoderConfig& config, Device device, DType dtype) {
+  const double width = static_cast<double>(config.width),
+               rows = static_cast<double>(config.layers) * (2 * width + 2 * static_cast<double>(config.ffn)) +
+                      static_cast<double>(config.vocabulary);
+  const double needed = rows * width * static_cast<double>(size_of(dtype)),
+               there = static_cast<double>(device->total_memory());
+  require(needed < there, "model: its matrices need ", std::llround(needed / 1e9), " GB, and ", device.name(),
+          " has ", std::llround(there / 1e9));
+  return config;
+}
+
 }  // namespace
 
 Decoder::Decoder(const DecoderConfig& config, Generator& random, Device device, DType dtype)
-    : Decoder(config.resolved(), init_of(config, random, device, dtype)) {}
+    : Decoder(fitting(config.resolved(), device, dtype), init_of(config, random, device, dtype)) {}
 
 Decoder::Decoder(const DecoderConfig& config, const Init& init)
     : config_(config), token_embedding_(config.vocabulary, config.width, init), dropout_(config.dropout) {

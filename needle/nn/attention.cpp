@@ -5,6 +5,9 @@
 namespace needle {
 
 BlockConfig BlockConfig::resolved() const {
+  constexpr std::int64_t kMost = std::int64_t{1} << 31;
+  for (const std::int64_t size : {width, heads, key_value_heads, ffn, window})
+    require(size < kMost, "model: a size of ", size, " is too large");
   BlockConfig full = *this;
   if (full.key_value_heads == 0) full.key_value_heads = heads;
   if (full.ffn == 0) full.ffn = 4 * width;

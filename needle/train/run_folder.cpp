@@ -58,15 +58,17 @@ std::vector<LossRow> read_losses(const fs::path& file, std::int64_t last_step) {
 
 RunFolder RunFolder::create(const fs::path& path, bool overwrite) {
   RunFolder run(path);
-  const std::vector<fs::path> old = checkpoints_of(path);
-  const bool holds_run = !old.empty() || fs::exists(run.losses_file()) || fs::exists(run.best());
-  require(!holds_run || overwrite, path.string(), " holds a run already; go on with --resume ", path.string(),
-          ", or replace it with --overwrite");
-  for (const fs::path& checkpoint : old) fs::remove_all(checkpoint);
-  fs::remove_all(run.best());
+  require(!fs::exists(path) || fs::is_directory(path), path.string(), " is not a folder");
   std::error_code error;
   fs::create_directories(path, error);
   require(!error, "cannot create ", path.string(), ": ", error.message());
+  run.lock_.emplace(path);
+  std::vector<fs::path> old = checkpoints_of(path);
+  if (is_whole_checkpoint(run.best())) old.push_back(run.best());
+  const bool holds_run = !old.empty() || fs::exists(run.losses_file());
+  require(!holds_run || overwrite, path.string(), " holds a run already; go on with --resume ", path.string(),
+          ", or replace it with --overwrite");
+  for (const fs::path& checkpoint : old) fs::remove_all(checkpoint);
   run.begin({});
   return run;
 }
@@ -82,6 +84,7 @@ RunFolder RunFolder::branch(const fs::path& from, const fs::path& path, std::int
 
 RunFolder RunFolder::reopen(const fs::path& path, std::int64_t step) {
   RunFolder run(path);
+  run.lock_.emplace(path);
   const std::vector<fs::path> held = checkpoints_of(path);
   require(held.empty() || step_of(held.back()) <= step, path.string(), " holds ",
           held.empty() ? "" : held.back().filename().string(), ", which is later than step ", step,

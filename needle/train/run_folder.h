@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "needle/io/files.h"
 #include "needle/train/trainer.h"
 
 namespace needle {
@@ -54,6 +55,7 @@ class RunFolder {
   void begin(std::vector<LossRow> losses);
 
   std::filesystem::path path_;
+  std::optional<FolderLock> lock_;
   std::vector<LossRow> losses_;
   std::ofstream file_;
 };

@@ -53,6 +53,7 @@ void TrainSettings::validate() const {
   };
   at_least("steps", static_cast<double>(steps), 1);
   at_least("batch", static_cast<double>(batch), 1);
+  require(batch <= 1'000'000, "train: batch must be at most 1000000, got ", batch);
   at_least("accumulate", static_cast<double>(accumulate), 1);
   at_least("warmup", static_cast<double>(warmup), 0);
   at_least("evaluate-every", static_cast<double>(evaluate_every), 1);

@@ -32,8 +32,9 @@ template <class F>
 auto read_checkpoint(const std::filesystem::path& folder, const F& read) {
   const json saved = load_settings(folder);
   try {
-    require(saved.at("format") == kFormat, folder.string(), ": its format is ", saved["format"].dump(),
-            ", wanted ", json(kFormat).dump());
+    const json& format = saved.at("format");
+    require(format == kFormat, folder.string(), ": its format is ", format.dump(), ", wanted ",
+            json(kFormat).dump());
     return read(saved);
   } catch (const json::exception& error) {
     fail(folder.string(), ": its ", kSettingsFile, " is damaged: ", error.what());
@@ -159,6 +160,8 @@ void Trainer::load(const std::filesystem::path& folder) {
     require(Tokenizer::from_json(saved.at("tokenizer")) == data_.tokenizer(), folder.string(),
             ": the run was trained on other data than ", data_.description(), ": its tokens are others");
     const auto steps_done = state.at("step").get<std::int64_t>();
+    require(steps_done >= 0 && steps_done <= settings_.steps, folder.string(), ": step ", steps_done,
+            " is outside of a run of ", settings_.steps);
     const auto optimizer_steps = state.at("optimizer_steps").get<std::int64_t>();
     const DataPosition position{state.at("examples_seen").get<std::int64_t>()};
     const Generator random(state.at("random_seed").get<std::uint64_t>(),
