@@ -11,6 +11,7 @@
 
 #include "backends/memory_pool.h"
 #include "backends/philox.h"
+#include "backends/recurrent_cells.h"
 #include "backends/scalar_ops.h"
 #include "backends/view.h"
 
@@ -60,6 +61,27 @@ struct AttentionArrays {
 struct AttentionGradients {
   View output;  ///< incoming
   View query, key, value, bias;
+};
+
+/// Arrays of a recurrence, all compact; `gates` is the cell's number of gates times the width. Absent views
+/// have no data.
+struct RecurrentArrays {
+  View input;   ///< [batch, time, gates]: x W + b of every step
+  View weight;  ///< [width, gates]: U
+  View bias;    ///< [gates]: c, or absent
+  View state;   ///< [batch, width]: before the first step
+  View cell;    ///< the same of an LSTM's cells, else absent
+  View real;    ///< bool [batch, time], or absent: where it is false, the step is left out
+  View states;  ///< [batch, time, width]: result
+  View kept;    ///< [batch, time, kept, width]: result, what the gradient reads again; an LSTM's cell last
+};
+
+/// Gradients of a recurrence. `hidden` [batch, time, gates] is that of h U + c, from which those of weight
+/// and bias follow by one product and one sum; it may be the view `input` for all cells but the gated
+/// recurrent unit.
+struct RecurrentGradients {
+  View states, last_cell;           ///< incoming; the cell's may be absent
+  View input, hidden, state, cell;  ///< overwritten
 };
 
 /// One step of Adam (Kingma and Ba 2015, algorithm 1) or AdamW (Loshchilov and Hutter 2019, algorithm 2).
@@ -160,6 +182,18 @@ class Backend {
   /// et al. 2021, section 3.2).
   virtual void rotary(double base, bool interleaved, double direction, const View& positions, const View& x,
                       const View& y) = 0;
+
+  /// h_t = cell(x_t W + b, h_{t-1} U + c) for all steps.
+  virtual void recurrence(RecurrentCell cell, const RecurrentArrays& arrays) = 0;
+  virtual void recurrence_gradient(RecurrentCell cell, const RecurrentArrays& arrays,
+                                   const RecurrentGradients& gradients) = 0;
+  /// y[b, t] = bias + sum over r of x[b, t - r dilation] weight[r], zeros before the start; x [batch, time,
+  /// in], weight [kernel, in, out], bias [out] or absent, y [batch, time, out], all compact.
+  virtual void causal_convolution(std::int64_t dilation, const View& x, const View& weight, const View& bias,
+                                  const View& y) = 0;
+  /// dx, and dweight added to; views without data are not wanted.
+  virtual void causal_convolution_gradient(std::int64_t dilation, const View& x, const View& weight,
+                                           const View& dy, const View& dx, const View& dweight) = 0;
 
   // Optimizers, in place; compact views of one shape.
   /// Sum of the squares of all elements of all arrays, in double.

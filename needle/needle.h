@@ -7,6 +7,8 @@
 #include "needle/models/decoder.h"
 #include "needle/ndarray.h"
 #include "needle/nn/attention.h"
+#include "needle/nn/convolution.h"
+#include "needle/nn/recurrent.h"
 #include "needle/ops/ops.h"
 #include "needle/optim/optimizer.h"
 #include "needle/optim/schedule.h"

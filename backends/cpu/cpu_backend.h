@@ -53,6 +53,13 @@ class CpuBackend final : public Backend {
                           const AttentionGradients& gradients) override;
   void rotary(double base, bool interleaved, double direction, const View& positions, const View& x,
               const View& y) override;
+  void recurrence(RecurrentCell cell, const RecurrentArrays& arrays) override;
+  void recurrence_gradient(RecurrentCell cell, const RecurrentArrays& arrays,
+                           const RecurrentGradients& gradients) override;
+  void causal_convolution(std::int64_t dilation, const View& x, const View& weight, const View& bias,
+                          const View& y) override;
+  void causal_convolution_gradient(std::int64_t dilation, const View& x, const View& weight, const View& dy,
+                                   const View& dx, const View& dweight) override;
   double sum_of_squares(std::span<const View> arrays) override;
   void adam(const AdamStep& step, const View& parameter, const View& gradient, const View& first,
             const View& second) override;

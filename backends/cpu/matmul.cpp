@@ -13,20 +13,17 @@ namespace needle {
 
 namespace {
 
-/// The last two axes with strides that BLAS can take; axes of size 1 have no stride of their own.
-bool blas_strides(const View& x, std::int64_t& row_stride, std::int64_t& column_stride) {
+/// The last two axes.
+Matrix matrix_of(const View& x) {
+  return {x.data, x.shape.at(-2), x.shape.at(-1), x.strides.at(-2), x.strides.at(-1)};
+}
+
+/// Whether a library can take the last two axes as they lie.
+bool is_matrix(const View& x) {
   constexpr std::int64_t kMost = std::numeric_limits<int>::max();
-  const std::int64_t rows = x.shape.at(-2), columns = x.shape.at(-1);
-  row_stride = x.strides.at(-2);
-  column_stride = x.strides.at(-1);
-  if (columns == 1 && rows == 1)
-    row_stride = column_stride = 1;
-  else if (columns == 1)
-    column_stride = row_stride == 1 ? rows : 1;
-  else if (rows == 1)
-    row_stride = column_stride == 1 ? columns : 1;
-  if (column_stride == 1) return row_stride >= columns && row_stride <= kMost;
-  return row_stride == 1 && column_stride >= rows && column_stride <= kMost;
+  const Matrix matrix = matrix_of(x);
+  if (matrix.column_stride == 1) return matrix.row_stride >= x.shape.at(-1) && matrix.row_stride <= kMost;
+  return matrix.row_stride == 1 && matrix.column_stride >= x.shape.at(-2) && matrix.column_stride <= kMost;
 }
 
 /// Whether a product is so large that a second thread gains more than it costs.
@@ -49,11 +46,12 @@ void shared_product(const Matrix& a, const Matrix& b, T* y, std::int64_t y_strid
     const auto [start, end] = part_of(size, part, parts, kGranule);
     if (start == end) continue;
     if (by_rows) {
-      const Matrix rows{static_cast<const T*>(a.data) + start * a.row_stride, a.row_stride, a.column_stride};
+      Matrix rows = a;
+      rows.data = static_cast<const T*>(a.data) + start * a.row_stride;
       gemm(rows, b, y + start * y_stride, y_stride, end - start, m, k, accumulate);
     } else {
-      const Matrix columns{static_cast<const T*>(b.data) + start * b.column_stride, b.row_stride,
-                           b.column_stride};
+      Matrix columns = b;
+      columns.data = static_cast<const T*>(b.data) + start * b.column_stride;
       gemm(a, columns, y + start, y_stride, n, end - start, k, accumulate);
     }
   }
@@ -89,11 +87,8 @@ View batch_of(View x) {
 template <class T>
 void batched_product(const View& a, const View& b, const View& y, bool accumulate) {
   const std::int64_t n = y.shape.at(-2), m = y.shape.at(-1), k = a.shape.at(-1);
-  std::int64_t y_stride, unit;
-  blas_strides(y, y_stride, unit);
-  Matrix left{a.data, 0, 0}, right{b.data, 0, 0};
-  blas_strides(a, left.row_stride, left.column_stride);
-  blas_strides(b, right.row_stride, right.column_stride);
+  const std::int64_t y_stride = matrix_of(y).row_stride;
+  const Matrix left = matrix_of(a), right = matrix_of(b);
   const View batch_a = batch_of(a), batch_b = batch_of(b), batch_y = batch_of(y);
   const std::int64_t products = batch_y.count(), threads = available_threads();
   const auto operands_of = [&](std::int64_t i) {
@@ -143,10 +138,7 @@ void CpuBackend::matmul(const View& a, const View& b, const View& y, bool accumu
     copies.emplace_back(pool_, static_cast<std::size_t>(x.count()) * size_of(dtype));
     return View{copies.back().data(), dtype, x.shape, compact_strides(x.shape)};
   };
-  const auto fits = [&](const View& x) {
-    std::int64_t row_stride, column_stride;
-    return !half && blas_strides(x, row_stride, column_stride);
-  };
+  const auto fits = [&](const View& x) { return !half && is_matrix(x); };
   for (View* operand : {&left, &right}) {
     if (fits(*operand)) continue;
     const View compact = compact_of(*operand);

@@ -9,6 +9,8 @@ namespace needle {
 
 /// In op_table_attention.cpp.
 std::vector<OpCase> attention_cases();
+/// In op_table_sequence.cpp.
+std::vector<OpCase> sequence_cases();
 
 namespace {
 
@@ -287,7 +289,7 @@ std::vector<OpCase> row_cases() {
 std::vector<OpCase> op_table() {
   std::vector<OpCase> all;
   for (const auto& part : {arithmetic_cases(), function_cases(), reduction_cases(), product_cases(),
-                           shape_cases(), row_cases(), attention_cases()}) {
+                           shape_cases(), row_cases(), attention_cases(), sequence_cases()}) {
     all.insert(all.end(), part.begin(), part.end());
   }
   return all;

@@ -22,16 +22,21 @@ constexpr double kDeviation = 0.02;
 
 }  // namespace
 
+Tensor initial_weight(const Shape& shape, std::int64_t inputs, const Init& init, bool residual) {
+  if (init.scheme == Initialisation::normal)
+    return trained(normal(shape, kDeviation * (residual ? init.residual_scale : 1), init));
+  return trained(uniform(shape, 1 / std::sqrt(static_cast<double>(inputs)), init));
+}
+
+Tensor initial_bias(std::int64_t size, std::int64_t inputs, const Init& init) {
+  if (init.scheme == Initialisation::normal) return trained(NDArray::zeros({size}, init.dtype, init.device));
+  return trained(uniform({size}, 1 / std::sqrt(static_cast<double>(inputs)), init));
+}
+
 Linear::Linear(std::int64_t in, std::int64_t out, bool with_bias, const Init& init, bool residual) {
   require(in > 0 && out > 0, "linear: sizes must be positive, got ", in, " and ", out);
-  if (init.scheme == Initialisation::normal) {
-    weight = trained(normal({in, out}, kDeviation * (residual ? init.residual_scale : 1), init));
-    if (with_bias) bias = trained(NDArray::zeros({out}, init.dtype, init.device));
-  } else {
-    const double bound = 1 / std::sqrt(static_cast<double>(in));
-    weight = trained(uniform({in, out}, bound, init));
-    if (with_bias) bias = trained(uniform({out}, bound, init));
-  }
+  weight = initial_weight({in, out}, in, init, residual);
+  if (with_bias) bias = initial_bias(out, in, init);
 }
 
 Tensor Linear::forward(const Tensor& x) const {

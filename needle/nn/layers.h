@@ -17,9 +17,15 @@ struct Pass {
   Cache* past = nullptr;        ///< keys and values of earlier positions, extended by the pass
 };
 
+/// A weight at its beginning; `inputs` is how many numbers each of its outputs is a sum of. `residual`: its
+/// output is added to the residual stream, so that it begins smaller.
+Tensor initial_weight(const Shape& shape, std::int64_t inputs, const Init& init, bool residual = false);
+/// The bias [size] that goes with it.
+Tensor initial_bias(std::int64_t size, std::int64_t inputs, const Init& init);
+
 /// y = x W + b over the last axis: weight [in, out], bias [out] or none.
 struct Linear : Module {
-  /// `residual`: its output is added to the residual stream, so that its weights begin smaller.
+  /// `residual` as in initial_weight().
   Linear(std::int64_t in, std::int64_t out, bool with_bias, const Init& init, bool residual = false);
   Tensor weight, bias;
   Tensor forward(const Tensor& x) const;

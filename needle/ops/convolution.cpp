@@ -1,0 +1,86 @@
+#include "needle/ops/convolution.h"
+
+#include "needle/ops/elementwise.h"
+#include "needle/ops/matmul.h"
+#include "needle/ops/shape.h"
+
+namespace needle {
+
+Tensor causal_convolution_definition(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                     std::int64_t dilation) {
+  const std::int64_t time = x.size(1), kernel = weight.size(0), before = (kernel - 1) * dilation;
+  const Tensor padded = pad(x, {{0, 0}, {before, 0}, {0, 0}});
+  Tensor y;
+  for (std::int64_t r = 0; r < kernel; ++r) {
+    const std::int64_t start = before - r * dilation;
+    const Tensor part = matmul(slice(padded, 1, start, start + time), squeeze(slice(weight, 0, r, r + 1), 0));
+    y = y.defined() ? y + part : part;
+  }
+  return bias.defined() ? y + bias : y;
+}
+
+namespace {
+
+/// Inputs: x, weight, then the bias if there is one.
+struct CausalConvolutionOp final : FusedOp {
+  explicit CausalConvolutionOp(std::int64_t steps) : dilation(steps) {}
+  std::int64_t dilation;
+
+  const char* name() const override { return "causal_convolution"; }
+
+  Tensors definition(const Tensors& inputs) const override {
+    return {causal_convolution_definition(inputs[0], inputs[1], inputs.size() > 2 ? inputs[2] : Tensor(),
+                                          dilation)};
+  }
+
+  NDArrays compute(const NDArrays& inputs) override {
+    const NDArray x = inputs[0].compact(), weight = inputs[1].compact();
+    const NDArray bias = inputs.size() > 2 ? inputs[2].compact() : NDArray();
+    const NDArray y = NDArray::empty({x.size(0), x.size(1), weight.size(2)}, x.dtype(), x.device());
+    y.device()->causal_convolution(dilation, x.view(), weight.view(), bias.optional_view(), y.view());
+    return {y};
+  }
+
+  void add_gradient(NDArrays g, const Saved& saved, GradientSums& into) override {
+    const NDArray x = saved.input_array(0).compact(), weight = saved.input_array(1).compact(),
+                  dy = g[0].compact();
+    const NDArray dx = into.needs(0) ? NDArray::empty(x.shape(), x.dtype(), x.device()) : NDArray();
+    View dweight;
+    if (into.needs(1)) {
+      bool first = false;
+      NDArray& sum = into.sum(1, first);
+      if (first) sum.device()->fill(0, sum.view());
+      dweight = sum.mutable_view();
+    }
+    x.device()->causal_convolution_gradient(dilation, x.view(), weight.view(), dy.view(), dx.optional_view(),
+                                            dweight);
+    if (saved.input_count() > 2 && into.needs(2)) into.add(2, reduce(Sum{}, dy, {0, 1}));
+    if (dx.defined()) into.add(0, dx);
+  }
+
+  double operations(std::span<const NDArray> inputs, std::span<const NDArray> outputs) const override {
+    const NDArray& weight = inputs[1];
+    return 2.0 * static_cast<double>(outputs[0].count()) *
+           static_cast<double>(weight.size(0) * weight.size(1));
+  }
+  double gradient_operations(double forward, const Needs& needs) const override {
+    return forward * (needs[0] + needs[1]);
+  }
+};
+
+}  // namespace
+
+Tensor causal_convolution(const Tensor& x, const Tensor& weight, const Tensor& bias, std::int64_t dilation) {
+  require(x.rank() == 3 && weight.rank() == 3 && x.size(2) == weight.size(1) && weight.size(0) > 0,
+          "causal_convolution: wants x [batch, time, in] and a weight [kernel, in, out], got ", x.shape(),
+          " and ", weight.shape());
+  require(dilation > 0, "causal_convolution: the dilation must be positive, got ", dilation);
+  require(!bias.defined() || bias.shape() == Shape{weight.size(2)}, "causal_convolution: wants a bias [",
+          weight.size(2), "], got ", bias.defined() ? bias.shape() : Shape{});
+  Tensors inputs{x, weight};
+  if (bias.defined()) inputs.push_back(bias);
+  for (const Tensor& other : inputs) require_same_dtype("causal_convolution", x.array(), other.array());
+  return apply_op<CausalConvolutionOp>(inputs, dilation);
+}
+
+}  // namespace needle
