@@ -5,6 +5,7 @@
 #include <charconv>
 #include <string>
 
+#include "backends/cpu/gemm.h"
 #include "backends/device.h"
 #include "needle/models/names_of_choices.h"
 #include "needle/threads.h"
@@ -48,20 +49,27 @@ CLI::Option* add_value(CLI::App& command, const std::string& name, T& value, con
   return option;
 }
 
+inline ChoiceNames<Gemm> names_of(Gemm) {
+  return {{"auto", Gemm::automatic}, {"openblas", Gemm::openblas}, {"onednn", Gemm::onednn}};
+}
+
 /// The options that say where a command computes.
 struct ComputeOptions {
   std::string device = "cpu";
   int threads = 0;
+  Gemm gemm = Gemm::automatic;
 };
 inline void add_compute_options(CLI::App& command, ComputeOptions& options,
                                 const std::string& group = "Options") {
   add_value(command, "--device", options.device, "Where to compute")->group(group);
   add_value(command, "--threads", options.threads, "Threads; 0: one a core")->group(group);
+  add_choice(command, "--gemm", options.gemm, "Library for float32 products on the CPU")->group(group);
 }
 /// The device that the options name, with the threads that they ask for.
 inline Device use(const ComputeOptions& options) {
   require(options.threads >= 0, "--threads must be at least 0, got ", options.threads);
   if (options.threads > 0) set_threads(options.threads);
+  choose_gemm(options.gemm);
   return device_of(options.device);
 }
 

@@ -105,9 +105,9 @@ void add_run_options(CLI::App& command, TrainOptions& options) {
 
 /// A run that goes on keeps its settings; only its file may have moved, and how it is computed and shown.
 void refuse_changes(const CLI::App& command) {
-  constexpr std::string_view kFree[] = {"--lines",  "--text",    "--device",   "--threads",
-                                        "--strict", "--anomaly", "--resume",   "--json",
-                                        "--help",   "--out",     "--overwrite"};
+  constexpr std::string_view kFree[] = {"--lines", "--text",   "--device",  "--threads",
+                                        "--gemm",  "--strict", "--anomaly", "--resume",
+                                        "--json",  "--help",   "--out",     "--overwrite"};
   for (const CLI::Option* option : command.get_options()) {
     const std::string name = option->get_name();
     require(option->count() == 0 || std::ranges::find(kFree, name) != std::end(kFree), "train: ", name,

@@ -29,6 +29,9 @@ enum class SoftmaxForm { probabilities, logarithms };
 /// Which mean is removed: layer norm (Ba et al. 2016) or RMS norm (Zhang and Sennrich 2019).
 enum class NormKind { layer, rms };
 
+/// What follows a linear map in the same pass over its result.
+enum class Epilogue { none, relu, gelu, gelu_tanh };
+
 /// Settings of a cross entropy over classes.
 struct CrossEntropySettings {
   std::int64_t ignore_index = -100;  ///< rows with this label count for nothing
@@ -145,6 +148,13 @@ class Backend {
   /// y = a b, or y += a b: [batch..., n, k] x [batch..., k, m] of one floating dtype, batch axes alike
   /// (stride 0 to broadcast); the last two axes of a, b and y row- or column-major (y row-major).
   virtual void matmul(const View& a, const View& b, const View& y, bool accumulate) = 0;
+
+  /// y = f(y + bias) in place, f by the epilogue, and slope = f'(y + bias) where it is wanted: y and slope
+  /// [rows, width] compact, bias [width] or absent.
+  virtual void bias_activation(Epilogue epilogue, const View& bias, const View& y, const View& slope) = 0;
+  /// g *= slope in place where there is a slope, then dbias [width] += the sum of g's rows where it is
+  /// wanted.
+  virtual void bias_activation_gradient(const View& slope, const View& g, const View& dbias) = 0;
 
   // Rows and indices (i64). An index outside is an error that names its position and value.
   /// y[i, :] = table[rows[i], :]; table [rows, width], rows [count], y [count, width].

@@ -133,7 +133,7 @@ HOST_DEVICE inline double erf(double x) { return std::erf(x); }
 /// The standard normal distribution function.
 HOST_DEVICE inline float normal_cdf(float x) {
   const float a = (x < 0.0f ? -x : x) * 0.70710678f;
-  const float tail = 0.5f * exp(-detail::negative_log_erfc(a));
+  const float tail = 0.5f * exp_nonpositive(-detail::negative_log_erfc(a));
   return x < 0.0f ? tail : 1.0f - tail;
 }
 HOST_DEVICE inline double normal_cdf(double x) { return 0.5 * std::erfc(-x * 0.7071067811865475244); }

@@ -268,7 +268,7 @@ struct GeluGradient {
   static constexpr const char* kName = "gelu_gradient";
   template <class T>
   HOST_DEVICE T operator()(T x, T g) const {
-    const T density = T(0.3989422804014326779) * math::exp(T(-0.5) * x * x);
+    const T density = T(0.3989422804014326779) * math::exp_nonpositive(T(-0.5) * x * x);
     return g * (math::normal_cdf(x) + x * density);
   }
 };

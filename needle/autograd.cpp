@@ -82,6 +82,7 @@ std::vector<Tensor> apply_op(std::unique_ptr<Op> op, const std::vector<Tensor>& 
     const ObserverScope inner(nullptr);
     observer->before({op->name(), Phase::forward, current_path(), arrays, {}, 0});
     results = op->compute(arrays);
+    observer->computed(results);
     operations = op->operations(arrays, results);
     observer->after({op->name(), Phase::forward, current_path(), arrays, results, operations});
   } else {

@@ -287,6 +287,7 @@ class Walk final : public GradientSums {
     }
     observer->before({node.op->name(), Phase::backward, node.path, inputs, {}, 0});
     node.op->add_gradient(std::move(out_grads), saved, *this);
+    observer->computed(inputs);
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
       if (!needs_[i]) continue;
       const Node::Slot& slot = node.inputs[i];

@@ -8,6 +8,11 @@ double product_operations(std::span<const NDArray> inputs, std::span<const NDArr
   return 2.0 * static_cast<double>(outputs[0].count()) * static_cast<double>(inputs[0].size(-1));
 }
 
+bool is_product(std::string_view op) {
+  return op.starts_with("linear") || op.starts_with("matmul") || op == "attention" || op == "recurrence" ||
+         op == "causal_convolution";
+}
+
 double attention_pairs(const AttentionSettings& settings, const Shape& full, const NDArray& key_mask,
                        const NDArray& allowed) {
   const std::int64_t batch = full[0], heads = full[1], queries = full[2], keys = full[3];
@@ -55,7 +60,9 @@ double OperationCounter::forward(const std::string& op) const {
 }
 
 double OperationCounter::forward_products() const {
-  return forward("matmul") + forward("matmul_transposed") + forward("linear") + forward("attention");
+  double total = 0;
+  for (const auto& [op, tally] : forward_) total += is_product(op) ? tally.operations : 0;
+  return total;
 }
 
 std::uint64_t OperationCounter::calls(const std::string& op) const {

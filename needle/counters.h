@@ -5,6 +5,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "needle/observer.h"
 
@@ -12,6 +13,9 @@ namespace needle {
 
 /// Operations of a product with `outputs[0]` as its result: 2 n m k, batches included.
 double product_operations(std::span<const NDArray> inputs, std::span<const NDArray> outputs);
+
+/// Whether the op of that name is a product: a linear map, attention, a recurrence or a convolution.
+bool is_product(std::string_view op);
 
 /// How many (query, key) pairs of an attention over `full` [batch, heads, queries, keys] are allowed by the
 /// settings' causality and window and by the masks, each as attention() takes it or undefined.
@@ -25,7 +29,7 @@ class OperationCounter final : public Observer {
   void after(const OpEvent& event) override;
   /// Operations of the ops of that name in the forward pass.
   double forward(const std::string& op) const;
-  /// Operations of the forward pass's products: matmul, matmul_transposed, linear and attention.
+  /// Operations of the forward pass's products.
   double forward_products() const;
   std::uint64_t calls(const std::string& op) const;
 

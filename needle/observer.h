@@ -28,6 +28,8 @@ class Observer {
  public:
   virtual ~Observer() = default;
   virtual void before(const OpEvent&) {}
+  /// At once when the op has computed `outputs`; after() follows when its operations are counted.
+  virtual void computed(std::span<const NDArray> /*outputs*/) {}
   virtual void after(const OpEvent&) = 0;
 };
 

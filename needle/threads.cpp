@@ -21,7 +21,7 @@ void restart_with_short_spinning(char** arguments) {
   for (const char* name : {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_PROC_BIND"}) {
     if (std::getenv(name)) return;
   }
-  setenv("GOMP_SPINCOUNT", "1000", 1);
+  setenv("GOMP_SPINCOUNT", "3000", 1);
   setenv("OMP_PROC_BIND", "true", 1);
   execv("/proc/self/exe", arguments);  // on failure the program simply goes on as it is
 }

@@ -64,7 +64,10 @@ class Forward {
         query_(pool, call.width),
         output_(pool, kQueries, call.value_width) {}
 
-  void load(std::int64_t b, std::int64_t key_head) { packed_.load(call_, b, key_head); }
+  void load(std::int64_t b, std::int64_t key_head) {
+    packed_.load(call_, b, key_head);
+    values_finite_ = packed_.values_are_finite(call_.keys);
+  }
 
   void run(const QueryBlock& block) {
     query_.load(block, call_.arrays.query, static_cast<T>(call_.settings.scale));
@@ -75,7 +78,7 @@ class Forward {
       call_.scores(block, tile, packed_.keys.left(first), query_.columns.rows(0), scores_, nullptr);
       softmax.add(scores_, tile.padded());
       output_.scale(softmax.shrink, block.count);
-      if (packed_.values_finite)
+      if (values_finite_)
         lanes::multiply<T>({scores_, 1, kQueries}, packed_.values.rows(first), output_.rows(0), block.count,
                            output_.stride, tile.count(), true);
       else
@@ -111,6 +114,7 @@ class Forward {
 
   const Call<T>& call_;
   PackedKeys<T> packed_;
+  bool values_finite_ = true;
   PackedQueries<T> query_;
   PackedRows<T> output_;
   alignas(kAlignment) T scores_[kKeys * kQueries] = {};

@@ -15,7 +15,7 @@
 namespace needle::attention {
 
 /// Queries of a block, and keys of a tile: a tile of scores, its keys and its values fit the first cache.
-inline constexpr int kQueries = 32, kKeys = 64;
+inline constexpr int kQueries = 64, kKeys = 64;
 
 inline std::int64_t rounded_up(std::int64_t size, std::int64_t unit) {
   return (size + unit - 1) / unit * unit;
@@ -206,7 +206,6 @@ struct PackedRows {
 template <class T>
 struct PackedKeys {
   PackedRows<T> keys, values;
-  bool values_finite = true;
 
   PackedKeys(MemoryPool& pool, const Call<T>& call)
       : keys(pool, call.keys, call.width), values(pool, call.keys, call.value_width) {}
@@ -222,10 +221,15 @@ struct PackedKeys {
       std::fill_n(keys.row(j), keys.stride, T(0));
       std::fill_n(values.row(j), values.stride, T(0));
     }
-    T zero = 0;  // becomes NaN by any value that is not finite
-#pragma omp simd reduction(+ : zero)
-    for (std::int64_t i = 0; i < call.keys * values.stride; ++i) zero += values.row(0)[i] * T(0);
-    values_finite = zero == T(0);
+  }
+  /// Whether all values are finite.
+  bool values_are_finite(std::int64_t count) const {
+    lanes::Vector<T> zeros = {};  // a lane becomes NaN by any value that is not finite
+    for (std::int64_t i = 0; i < count * values.stride; i += lanes::kLanes<T>)
+      zeros += lanes::at(values.row(0) + i) * T(0);
+    T sum = 0;
+    for (int lane = 0; lane < lanes::kLanes<T>; ++lane) sum += zeros[lane];
+    return sum == T(0);
   }
 };
 

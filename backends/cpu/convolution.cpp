@@ -61,8 +61,8 @@ void CpuBackend::causal_convolution(std::int64_t dilation, const View& x, const 
         const Overlap t(start, end, r * c.dilation);
         if (t.count == 0) break;
         gemm<T>({from + (t.start - r * c.dilation) * c.in, t.count, c.in, c.in, 1},
-                {weight.as<T>() + r * c.in * c.out, c.in, c.out, c.out, 1}, to + t.start * c.out, c.out, t.count, c.out,
-                c.in, true);
+                {weight.as<T>() + r * c.in * c.out, c.in, c.out, c.out, 1}, to + t.start * c.out, c.out,
+                t.count, c.out, c.in, true);
       }
     }
   });
@@ -95,13 +95,14 @@ void CpuBackend::causal_convolution_gradient(std::int64_t dilation, const View& 
             const Overlap t(start, std::min(end, c.time - shift), 0);
             T* to = dx.as<T>() + (b * c.time + start) * c.in;
             if (t.count > 0)
-              gemm<T>({slope + (start + shift) * c.out, t.count, c.out, c.out, 1}, {w, c.out, c.in, 1, c.out}, to, c.in, t.count, c.in,
-                      c.out, r > 0);
+              gemm<T>({slope + (start + shift) * c.out, t.count, c.out, c.out, 1}, {w, c.out, c.in, 1, c.out},
+                      to, c.in, t.count, c.in, c.out, r > 0);
           }
           const Overlap t(start, end, shift);
           if (dw && t.count > 0)
-            gemm<T>({from + (t.start - shift) * c.in, c.in, t.count, 1, c.in}, {slope + t.start * c.out, t.count, c.out, c.out, 1},
-                    dw + r * c.in * c.out, c.out, c.in, c.out, t.count, true);
+            gemm<T>({from + (t.start - shift) * c.in, c.in, t.count, 1, c.in},
+                    {slope + t.start * c.out, t.count, c.out, c.out, 1}, dw + r * c.in * c.out, c.out, c.in,
+                    c.out, t.count, true);
         }
       }
     }

@@ -33,6 +33,8 @@ class CpuBackend final : public Backend {
   void top_k(const View& x, const View& values, const View& indices) override;
   void cumulative_sum(const View& x, int axis, const View& y) override;
   void matmul(const View& a, const View& b, const View& y, bool accumulate) override;
+  void bias_activation(Epilogue epilogue, const View& bias, const View& y, const View& slope) override;
+  void bias_activation_gradient(const View& slope, const View& g, const View& dbias) override;
   void gather_rows(const View& table, const View& rows, const View& y) override;
   void scatter_add_rows(const View& x, const View& rows, const View& table) override;
   void gather(const View& x, int axis, const View& index, const View& y) override;

@@ -72,8 +72,10 @@ void openblas_gemm(const Matrix& a, const Matrix& b, T* y, std::int64_t y_stride
 #ifdef NEEDLE_ONEDNN
 
 /// Whether oneDNN computes this product; by shape alone, so that results never depend on timing.
-bool takes_onednn(std::int64_t n) {
-  if (chosen == Gemm::automatic) return n > 1;
+bool takes_onednn(const Matrix& a, std::int64_t n) {
+  // OpenBLAS is faster for single rows, and for transposed operands of long rows, which oneDNN copies slowly.
+  constexpr std::int64_t kLongRow = 1024;
+  if (chosen == Gemm::automatic) return n > 1 && !(a.transposed() && a.leading() >= kLongRow);
   return chosen == Gemm::onednn;
 }
 
@@ -97,6 +99,17 @@ void choose_gemm(Gemm choice) {
   chosen = choice;
 }
 
+std::vector<Gemm> available_gemms() {
+#ifdef NEEDLE_ONEDNN
+  return {Gemm::openblas, Gemm::onednn};
+#else
+  return {Gemm::openblas};
+#endif
+}
+
+GemmScope::GemmScope(Gemm choice) : previous_(chosen) { choose_gemm(choice); }
+GemmScope::~GemmScope() { chosen = previous_; }
+
 std::string gemm_description() {
   std::string text;
 #ifdef NEEDLE_ONEDNN
@@ -111,12 +124,23 @@ std::string gemm_description() {
          (kernels_were_pinned ? " (pinned by OPENBLAS_CORETYPE)" : "");
 }
 
+bool prefers_columns([[maybe_unused]] const Matrix& a, std::int64_t n, std::int64_t m, std::int64_t k,
+                     [[maybe_unused]] bool single) {
+#ifdef NEEDLE_ONEDNN
+  // oneDNN is slow on few columns of a long inner axis, and else likes them; rows of transposed operands.
+  constexpr std::int64_t kFewest = 384, kFewRows = 128;
+  if (single && takes_onednn(a, n))
+    return n < kFewRows ? m > n : !a.transposed() && m >= kFewest && m > k / 2;
+#endif
+  return m > n;
+}
+
 template <class T>
 void gemm(const Matrix& a, const Matrix& b, T* y, std::int64_t y_stride, std::int64_t n, std::int64_t m,
           std::int64_t k, bool accumulate) {
 #ifdef NEEDLE_ONEDNN
   if constexpr (std::is_same_v<T, float>) {
-    if (takes_onednn(n)) return onednn_gemm(a, b, y, y_stride, n, m, k, accumulate);
+    if (takes_onednn(a, n)) return onednn_gemm(a, b, y, y_stride, n, m, k, accumulate);
   }
 #endif
   openblas_gemm(a, b, y, y_stride, n, m, k, accumulate);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace needle {
 
@@ -12,6 +13,19 @@ enum class Gemm { automatic, openblas, onednn };
 
 /// Sets it for the CPU device. Throws when oneDNN is wanted and not there.
 void choose_gemm(Gemm choice);
+/// The libraries of this build.
+std::vector<Gemm> available_gemms();
+/// Another choice, as long as the scope lives.
+class GemmScope {
+ public:
+  explicit GemmScope(Gemm choice);
+  GemmScope(const GemmScope&) = delete;
+  GemmScope& operator=(const GemmScope&) = delete;
+  ~GemmScope();
+
+ private:
+  Gemm previous_;
+};
 /// What computes products and with which kernels, for reports.
 std::string gemm_description();
 
@@ -33,6 +47,10 @@ struct Matrix {
   bool transposed() const { return column_stride != 1; }
   std::int64_t leading() const { return transposed() ? column_stride : row_stride; }
 };
+
+/// Whether threads that share a product should take columns of it rather than rows: what measures faster with
+/// the library that computes it.
+bool prefers_columns(const Matrix& a, std::int64_t n, std::int64_t m, std::int64_t k, bool single);
 
 /// y [n, m] = a [n, k] b [k, m], or y += a b; f32 or f64. Does not start threads inside a parallel region.
 template <class T>

@@ -66,25 +66,33 @@ struct Rows {
   operator Rows<const T>() const { return {data, stride}; }
 };
 
-/// kRows x (kVectors kLanes) elements of c = a b, or c += a b, kept in registers over all of `depth`.
-template <int kVectors, class T>
+/// kHeight x (kVectors kLanes) elements of c = a b, or c += a b, kept in registers over all of `depth`.
+template <int kHeight, int kVectors, class T>
 void multiply_block(const Left<T>& a, const Rows<const T>& b, const Rows<T>& c, std::int64_t depth,
                     bool accumulate) {
-  Vector<T> sums[kRows][kVectors];
-  for (int i = 0; i < kRows; ++i) {
+  // Unrolled in full, or the sums would not stay in registers.
+  Vector<T> sums[kHeight][kVectors];
+#pragma GCC unroll 16
+  for (int i = 0; i < kHeight; ++i) {
+#pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
       sums[i][v] = accumulate ? at(c.data + i * c.stride + v * kLanes<T>) : Vector<T>{};
     }
   }
   for (std::int64_t k = 0; k < depth; ++k) {
     Vector<T> right[kVectors];
+#pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) right[v] = at(b.data + k * b.stride + v * kLanes<T>);
-    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kHeight; ++i) {
       const Vector<T> left = broadcast(a.data[i * a.row_stride + k * a.column_stride]);
+#pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) sums[i][v] += left * right[v];
     }
   }
-  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kHeight; ++i) {
+#pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) at(c.data + i * c.stride + v * kLanes<T>) = sums[i][v];
   }
 }
@@ -94,17 +102,17 @@ void multiply_block(const Left<T>& a, const Rows<const T>& b, const Rows<T>& c, 
 template <class T>
 void multiply(const Left<T>& a, const Rows<const T>& b, const Rows<T>& c, std::int64_t rows,
               std::int64_t columns, std::int64_t depth, bool accumulate) {
-  for (std::int64_t j = 0; j < columns; j += 2 * kLanes<T>) {
-    const Rows<const T> right{b.data + j, b.stride};
-    for (std::int64_t i = 0; i < rows; i += kRows) {
-      const Left<T> left{a.data + i * a.row_stride, a.row_stride, a.column_stride};
-      const Rows<T> result{c.data + i * c.stride + j, c.stride};
-      if (columns - j > kLanes<T>)
-        multiply_block<2>(left, right, result, depth, accumulate);
-      else
-        multiply_block<1>(left, right, result, depth, accumulate);
+  const auto blocks = [&]<int kHeight, int kVectors>(std::int64_t j) {
+    for (std::int64_t i = 0; i < rows; i += kHeight) {
+      multiply_block<kHeight, kVectors, T>({a.data + i * a.row_stride, a.row_stride, a.column_stride},
+                                           {b.data + j, b.stride}, {c.data + i * c.stride + j, c.stride},
+                                           depth, accumulate);
     }
-  }
+  };
+  std::int64_t j = 0;
+  for (; columns - j > 3 * kLanes<T>; j += 4 * kLanes<T>) blocks.template operator()<kRows / 2, 4>(j);
+  for (; columns - j > kLanes<T>; j += 2 * kLanes<T>) blocks.template operator()<kRows, 2>(j);
+  if (j < columns) blocks.template operator()<kRows, 1>(j);
 }
 
 /// Lanes of a and b in turn: those of their lower halves (offset 0) or upper halves (offset kLanes / 2).

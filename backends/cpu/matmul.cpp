@@ -31,16 +31,51 @@ bool worth_sharing(std::int64_t n, std::int64_t m, std::int64_t k) {
   return static_cast<double>(n) * static_cast<double>(m) * static_cast<double>(k) >= 64 * 64 * 64;
 }
 
+/// A product over a long inner axis, such as a weight's gradient: each thread sums over its part of that
+/// axis, and the sums are added in order.
+template <class T>
+void product_over_parts(MemoryPool& pool, const Matrix& a, const Matrix& b, T* y, std::int64_t y_stride,
+                        std::int64_t n, std::int64_t m, std::int64_t k, bool accumulate, std::int64_t parts) {
+  const Scratch<T> partial(pool, static_cast<std::size_t>((parts - 1) * n * m));
+#pragma omp parallel num_threads(static_cast <int>(parts))
+  {
+#pragma omp for schedule(static)
+    for (std::int64_t part = 0; part < parts; ++part) {
+      const auto [start, end] = part_of(k, part, parts, 16);
+      Matrix rows = a, columns = b;
+      rows.data = static_cast<const T*>(a.data) + start * a.column_stride;
+      columns.data = static_cast<const T*>(b.data) + start * b.row_stride;
+      if (part == 0)
+        gemm(rows, columns, y, y_stride, n, m, end - start, accumulate);
+      else
+        gemm(rows, columns, partial.data() + (part - 1) * n * m, m, n, m, end - start, false);
+    }
+#pragma omp for schedule(static)
+    for (std::int64_t i = 0; i < n; ++i) {
+      for (std::int64_t part = 1; part < parts; ++part) {
+        const T* more = partial.data() + ((part - 1) * n + i) * m;
+#pragma omp simd
+        for (std::int64_t j = 0; j < m; ++j) y[i * y_stride + j] += more[j];
+      }
+    }
+  }
+}
+
 /// One product, its rows or columns (whichever are more) shared out to the threads in equal blocks.
 template <class T>
-void shared_product(const Matrix& a, const Matrix& b, T* y, std::int64_t y_stride, std::int64_t n,
-                    std::int64_t m, std::int64_t k, bool accumulate) {
+void shared_product(MemoryPool& pool, const Matrix& a, const Matrix& b, T* y, std::int64_t y_stride,
+                    std::int64_t n, std::int64_t m, std::int64_t k, bool accumulate) {
   constexpr std::int64_t kGranule = 16;  // rows or columns that a kernel takes at once
-  const bool by_rows = n >= m;
+  const bool by_rows = !prefers_columns(a, n, m, k, std::is_same_v<T, float>);
   const std::int64_t size = by_rows ? n : m;
   const std::int64_t parts =
       worth_sharing(n, m, k) ? std::min<std::int64_t>(available_threads(), (size + kGranule - 1) / kGranule)
                              : 1;
+  // The sums that threads make of their own must be large enough to be worth it, and small enough to stay
+  // near.
+  constexpr std::int64_t kLeastSum = 1 << 18, kMostSum = 1 << 20;
+  if (parts > 1 && a.transposed() && k >= 4 * n && n * m >= kLeastSum && n * m <= kMostSum)
+    return product_over_parts(pool, a, b, y, y_stride, n, m, k, accumulate, parts);
 #pragma omp parallel for schedule(static) num_threads(static_cast <int>(parts)) if (parts > 1)
   for (std::int64_t part = 0; part < parts; ++part) {
     const auto [start, end] = part_of(size, part, parts, kGranule);
@@ -85,7 +120,7 @@ View batch_of(View x) {
 }
 
 template <class T>
-void batched_product(const View& a, const View& b, const View& y, bool accumulate) {
+void batched_product(MemoryPool& pool, const View& a, const View& b, const View& y, bool accumulate) {
   const std::int64_t n = y.shape.at(-2), m = y.shape.at(-1), k = a.shape.at(-1);
   const std::int64_t y_stride = matrix_of(y).row_stride;
   const Matrix left = matrix_of(a), right = matrix_of(b);
@@ -107,7 +142,7 @@ void batched_product(const View& a, const View& b, const View& y, bool accumulat
   } else {
     for (std::int64_t i = 0; i < products; ++i) {
       const auto [l, r, to] = operands_of(i);
-      shared_product(l, r, to, y_stride, n, m, k, accumulate);
+      shared_product(pool, l, r, to, y_stride, n, m, k, accumulate);
     }
   }
 }
@@ -150,9 +185,9 @@ void CpuBackend::matmul(const View& a, const View& b, const View& y, bool accumu
   if (!in_place) result = compact_of(target);
   if (!in_place && accumulate) copy(target, result);
   if (dtype == DType::f64)
-    batched_product<double>(left, right, result, accumulate);
+    batched_product<double>(pool_, left, right, result, accumulate);
   else
-    batched_product<float>(left, right, result, accumulate);
+    batched_product<float>(pool_, left, right, result, accumulate);
   if (!in_place) copy(result, target);
 }
 

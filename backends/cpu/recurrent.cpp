@@ -40,8 +40,9 @@ class Panels {
   /// y [kRows, width()] = a [kRows, depth] times the matrix, or y += that; rows of a are `stride` apart.
   void multiply(const T* a, std::int64_t stride, T* y, bool accumulate) const {
     for (std::int64_t panel = 0; panel < panels_; ++panel) {
-      lanes::multiply_block<2, T>({a, stride, 1}, {memory_.data() + panel * depth_ * kColumns, kColumns},
-                                  {y + panel * kColumns, width()}, depth_, accumulate);
+      lanes::multiply_block<lanes::kRows, 2, T>({a, stride, 1},
+                                                {memory_.data() + panel * depth_ * kColumns, kColumns},
+                                                {y + panel * kColumns, width()}, depth_, accumulate);
     }
   }
 

@@ -16,10 +16,12 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Steps of kChains independent multiply-adds; what comes out is of no use but keeps them from being left out.
+/// Steps of kChains independent multiply-adds; what comes out is of no use but keeps them from being left
+/// out.
 float multiply_and_add(std::int64_t steps, float factor, float summand) {
   constexpr int kChains = 24;  // more than the units can start before the first is done
-  lanes::Vector<float> sums[kChains] = {};
+  lanes::Vector<float> sums[kChains];
+  for (int i = 0; i < kChains; ++i) sums[i] = lanes::broadcast(static_cast<float>(i));
   const lanes::Vector<float> a = lanes::broadcast(factor), b = lanes::broadcast(summand);
   for (std::int64_t step = 0; step < steps; ++step) {
 #pragma GCC unroll 24
@@ -53,7 +55,8 @@ double peak_operation_rate() {
 
 double peak_bandwidth(std::size_t bytes) {
   constexpr int kRounds = 7;
-  const std::int64_t count = std::max<std::int64_t>(static_cast<std::int64_t>(bytes / sizeof(float) / 3), 1024);
+  const std::int64_t count =
+      std::max<std::int64_t>(static_cast<std::int64_t>(bytes / sizeof(float) / 3), 1024);
   std::vector<float> a(static_cast<std::size_t>(count)), b = a, c = a;
   const std::int64_t repeats = std::max<std::int64_t>(1, (std::int64_t{1} << 22) / count);
   double best = 0;

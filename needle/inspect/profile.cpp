@@ -53,10 +53,13 @@ void Profiler::before(const OpEvent& event) {
   started_ = now();
 }
 
+void Profiler::computed(std::span<const NDArray> outputs) {
+  wait_for(outputs);
+  ended_ = now();
+}
+
 void Profiler::after(const OpEvent& event) {
-  wait_for(event.outputs);
-  const double seconds = now() - started_;
-  ops_.push_back({event.op, event.path, event.phase, started_ - origin_, seconds, event.operations,
+  ops_.push_back({event.op, event.path, event.phase, started_ - origin_, ended_ - started_, event.operations,
                   bytes_of(event.inputs) + bytes_of(event.outputs), shapes_of(event.inputs),
                   shapes_of(event.outputs)});
 }

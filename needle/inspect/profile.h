@@ -23,12 +23,13 @@ class Profiler final : public Observer {
  public:
   Profiler();
   void before(const OpEvent& event) override;
+  void computed(std::span<const NDArray> outputs) override;
   void after(const OpEvent& event) override;
   const std::vector<ProfiledOp>& ops() const { return ops_; }
   void clear() { ops_.clear(); }
 
  private:
-  double origin_, started_ = 0;
+  double origin_, started_ = 0, ended_ = 0;
   std::vector<ProfiledOp> ops_;
 };
 

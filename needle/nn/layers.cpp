@@ -39,9 +39,9 @@ Linear::Linear(std::int64_t in, std::int64_t out, bool with_bias, const Init& in
   if (with_bias) bias = initial_bias(out, in, init);
 }
 
-Tensor Linear::forward(const Tensor& x) const {
+Tensor Linear::forward(const Tensor& x, Epilogue epilogue) const {
   const Scope scope(*this);
-  return linear(x, weight, bias);
+  return linear(x, weight, bias, epilogue);
 }
 
 void Linear::list(Parts& parts) {
@@ -97,11 +97,11 @@ Tensor FeedForward::forward(const Tensor& x) const {
   const Scope scope(*this);
   switch (activation) {
     case Activation::relu:
-      return down.forward(relu(up.forward(x)));
+      return down.forward(up.forward(x, Epilogue::relu));
     case Activation::gelu:
-      return down.forward(gelu(up.forward(x)));
+      return down.forward(up.forward(x, Epilogue::gelu));
     case Activation::gelu_tanh:
-      return down.forward(gelu(up.forward(x), GeluForm::tanh));
+      return down.forward(up.forward(x, Epilogue::gelu_tanh));
     case Activation::gated:
       break;
   }

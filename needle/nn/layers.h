@@ -28,7 +28,7 @@ struct Linear : Module {
   /// `residual` as in initial_weight().
   Linear(std::int64_t in, std::int64_t out, bool with_bias, const Init& init, bool residual = false);
   Tensor weight, bias;
-  Tensor forward(const Tensor& x) const;
+  Tensor forward(const Tensor& x, Epilogue epilogue = Epilogue::none) const;
   void list(Parts& parts) override;
 };
 

@@ -73,25 +73,67 @@ struct MatmulTransposedOp final : Op {
   }
 };
 
-/// x [rows, in], weight [in, out], bias [out]: the bias is laid down first and the product added onto it.
+/// Inputs: x [rows, in], weight [in, out], and the bias [out] if there is one.
 struct LinearOp final : FusedOp {
-  const char* name() const override { return "linear"; }
+  LinearOp(Epilogue with, bool biased) : epilogue(with), has_bias(biased) {}
+  Epilogue epilogue;
+  bool has_bias;
+  NDArray slope;  // of the activation, for the gradient
+
+  const char* name() const override {
+    switch (epilogue) {
+      case Epilogue::relu:
+        return "linear_relu";
+      case Epilogue::gelu:
+        return "linear_gelu";
+      case Epilogue::gelu_tanh:
+        return "linear_gelu_tanh";
+      case Epilogue::none:
+        break;
+    }
+    return "linear";
+  }
 
   Tensors definition(const Tensors& inputs) const override {
-    return {matmul(inputs[0], inputs[1]) + inputs[2]};
+    const Tensor product = matmul(inputs[0], inputs[1]), y = has_bias ? product + inputs[2] : product;
+    switch (epilogue) {
+      case Epilogue::relu:
+        return {relu(y)};
+      case Epilogue::gelu:
+        return {gelu(y)};
+      case Epilogue::gelu_tanh:
+        return {gelu(y, GeluForm::tanh)};
+      case Epilogue::none:
+        break;
+    }
+    return {y};
   }
 
   NDArrays compute(const NDArrays& inputs) override {
-    NDArray y = NDArray::empty({inputs[0].size(0), inputs[1].size(1)}, inputs[0].dtype(), inputs[0].device());
-    y.device()->copy(inputs[2].broadcast_to(y.shape()).view(), y.view());
-    matmul_into(inputs[0], inputs[1], y, true);
+    NDArray y = matmul(inputs[0], inputs[1]);
+    const NDArray bias = has_bias ? inputs[2].compact() : NDArray();
+    if (epilogue != Epilogue::none && grad_enabled())
+      slope = NDArray::empty(y.shape(), y.dtype(), y.device());
+    y.device()->bias_activation(epilogue, bias.optional_view(), y.view(), slope.optional_view());
     return {y};
   }
 
   void add_gradient(NDArrays g, const Saved& saved, GradientSums& into) override {
-    add_product(into, 0, saved.input_shape(0), g[0], saved.input_array(1).transpose());
-    add_product(into, 1, saved.input_shape(1), saved.input_array(0).transpose(), g[0]);
-    if (into.needs(2)) into.add(2, reduce(Sum{}, g[0], {0}));
+    // In place where nobody else sees the incoming gradient.
+    NDArray incoming = std::move(g[0]);
+    if (slope.defined() && !(incoming.is_compact() && incoming.is_exclusive())) incoming = incoming.copy();
+    if (!slope.defined()) incoming = incoming.compact();
+    View dbias;
+    if (has_bias && into.needs(2)) {
+      bool first = false;
+      NDArray& sum = into.sum(2, first);
+      if (first) sum.device()->fill(0, sum.view());
+      dbias = sum.mutable_view();
+    }
+    if (slope.defined() || dbias.data)
+      incoming.device()->bias_activation_gradient(slope.optional_view(), incoming.view(), dbias);
+    add_product(into, 0, saved.input_shape(0), incoming, saved.input_array(1).transpose());
+    add_product(into, 1, saved.input_shape(1), saved.input_array(0).transpose(), incoming);
   }
 
   double operations(std::span<const NDArray> inputs, std::span<const NDArray> outputs) const override {
@@ -129,17 +171,18 @@ Tensor matmul_transposed(const Tensor& x, const Tensor& table) {
   return reshape(apply_op<MatmulTransposedOp>({as_rows(x), table}), shape);
 }
 
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Epilogue epilogue) {
   require(x.rank() > 0 && weight.rank() == 2 && x.size(-1) == weight.size(0),
           "linear: wants [..., in] x [in, out], got ", x.shape(), " x ", weight.shape());
-  if (!bias.defined()) return matmul(x, weight);
-  require(bias.shape() == Shape{weight.size(1)}, "linear: wants a bias of shape [", weight.size(1), "], got ",
-          bias.shape());
-  require_same_dtype("linear", x.array(), weight.array());
-  require_same_dtype("linear", x.array(), bias.array());
+  if (!bias.defined() && epilogue == Epilogue::none) return matmul(x, weight);
+  require(!bias.defined() || bias.shape() == Shape{weight.size(1)}, "linear: wants a bias of shape [",
+          weight.size(1), "], got ", bias.defined() ? bias.shape() : Shape{});
+  Tensors inputs{as_rows(x), weight};
+  if (bias.defined()) inputs.push_back(bias);
+  for (const Tensor& other : inputs) require_same_dtype("linear", x.array(), other.array());
   Shape shape = x.shape();
   shape[shape.rank() - 1] = weight.size(1);
-  return reshape(apply_op<LinearOp>({as_rows(x), weight, bias}), shape);
+  return reshape(apply_op<LinearOp>(inputs, epilogue, bias.defined()), shape);
 }
 
 }  // namespace needle

@@ -11,7 +11,8 @@ Tensor matmul(const Tensor& a, const Tensor& b);
 /// x table^T: x [..., k], table [m, k] -> [..., m]: a head that is tied to an embedding. The gradient of the
 /// table comes as it lies.
 Tensor matmul_transposed(const Tensor& x, const Tensor& table);
-/// x W + b over the last axis: x [..., in], weight [in, out], bias [out] or undefined.
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
+/// f(x W + b) over the last axis: x [..., in], weight [in, out], bias [out] or undefined; f by the epilogue.
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+              Epilogue epilogue = Epilogue::none);
 
 }  // namespace needle

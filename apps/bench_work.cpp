@@ -1,0 +1,207 @@
+#include "apps/bench_work.h"
+
+#include <charconv>
+#include <chrono>
+
+#include "needle/nn/convolution.h"
+#include "needle/nn/recurrent.h"
+#include "needle/train/trainer.h"
+
+namespace needle {
+
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Rows of random tokens; the last 1/16 of each is PAD.
+Batch random_batch(std::int64_t vocabulary, std::int64_t time, std::int64_t rows_wanted) {
+  Generator random(2);
+  std::vector<TokenRow> rows(static_cast<std::size_t>(rows_wanted));
+  const std::int64_t real = time - time / 16;
+  for (TokenRow& row : rows) {  // BOS comes before them
+    for (std::int64_t t = 1; t < real; ++t)
+      row.push_back(kFirstContentId + random.below(vocabulary - kFirstContentId));
+  }
+  RowFormat format;
+  format.context = format.width_multiple = time;
+  return make_rows_batch(rows, format);
+}
+
+/// A decoder.
+class DecoderWork final : public Work {
+ public:
+  DecoderWork(const std::string& name, const DecoderConfig& config, std::int64_t rows, Device device)
+      : Work(name, rows * config.context, device), random_(1), model_(config, random_, device) {
+    const Batch batch = random_batch(config.vocabulary, config.context, rows);
+    input_ = input_of(batch, device);
+    labels_ = labels_of(batch, device);
+    train(model_.parameters());
+  }
+  std::int64_t logit_count() const override { return tokens() * model_.vocabulary_size(); }
+
+ private:
+  Tensor output() override { return cross_entropy(model_.forward(input_), labels_); }
+
+  Generator random_;
+  Decoder model_;
+  SequenceInput input_;
+  NDArray labels_;
+};
+
+DecoderConfig decoder_config(std::int64_t vocabulary, std::int64_t context, std::int64_t width,
+                             std::int64_t layers, std::int64_t heads) {
+  DecoderConfig config;
+  config.vocabulary = vocabulary;
+  config.context = context;
+  config.width = width;
+  config.layers = layers;
+  config.heads = heads;
+  return config;
+}
+
+constexpr std::int64_t kWidth = 256, kVocabulary = 65, kRows = 16;
+
+/// What stands around the layers of the small sequence models.
+struct SequenceParts : Module {
+  explicit SequenceParts(const Init& init)
+      : embedding(kVocabulary, kWidth, init), head(kWidth, kVocabulary, true, init) {}
+  Embedding embedding;
+  std::vector<RecurrentLayer> recurrent;
+  std::vector<CausalConvolution> convolutions;
+  Linear head;
+  void list(Parts& parts) override {
+    parts("embedding", embedding);
+    parts("recurrent", recurrent);
+    parts("convolutions", convolutions);
+    parts("head", head);
+  }
+};
+
+/// A recurrent layer, or six convolutions.
+class SequenceWork final : public Work {
+ public:
+  SequenceWork(const std::string& name, std::optional<RecurrentCell> cell, std::int64_t time, Device device)
+      : Work(name, kRows * time, device), random_(1), model_(init()) {
+    constexpr int kLayers = 6, kKernel = 3;
+    if (cell) model_.recurrent.emplace_back(*cell, kWidth, kWidth, true, init());
+    for (int i = 0; i < kLayers && !cell; ++i)
+      model_.convolutions.emplace_back(kWidth, kWidth, kKernel, 1, true, init());
+    const Batch batch = random_batch(kVocabulary, time, kRows);
+    ids_ = input_of(batch, device).ids;
+    labels_ = labels_of(batch, device);
+    train(model_.parameters());
+  }
+  std::int64_t logit_count() const override { return tokens() * kVocabulary; }
+
+ private:
+  Init init() { return {random_, device(), DType::f32, Initialisation::uniform}; }
+
+  Tensor output() override {
+    Tensor x = model_.embedding.forward(ids_);
+    for (const RecurrentLayer& layer : model_.recurrent)
+      x = layer.forward(x, layer.empty_state(kRows)).states;
+    for (const CausalConvolution& layer : model_.convolutions) x = x + gelu(layer.forward(x));
+    return cross_entropy(model_.head.forward(x), labels_);
+  }
+
+  Generator random_;
+  SequenceParts model_;
+  NDArray ids_, labels_;
+};
+
+/// Causal attention alone.
+class AttentionWork final : public Work {
+ public:
+  AttentionWork(const std::string& name, std::int64_t time, Device device)
+      : Work(name, kBatch * time, device) {
+    Generator random(1);
+    const Distribution normal{Distribution::Kind::normal, 0, 1};
+    const Shape shape{kBatch, kHeads, time, kHeadWidth};
+    const auto draw = [&] { return NDArray::random(normal, shape, random, DType::f32, device); };
+    for (Tensor& tensor : inputs_) tensor = Tensor(draw(), true);
+    seed_ = draw();
+  }
+
+ private:
+  static constexpr std::int64_t kBatch = 2, kHeads = 8, kHeadWidth = 64;
+  Tensor output() override {
+    for (Tensor& tensor : inputs_) tensor.clear_grad();
+    return attention(inputs_[0], inputs_[1], inputs_[2], {.causal = true});
+  }
+  NDArray seed() const override { return seed_; }
+
+  Tensor inputs_[3];
+  NDArray seed_;
+};
+
+/// T of "attention-T", 0 for another name.
+std::int64_t attention_time(std::string_view name) {
+  constexpr std::string_view kPrefix = "attention-";
+  if (!name.starts_with(kPrefix)) return 0;
+  name.remove_prefix(kPrefix.size());
+  std::int64_t time = 0;
+  const char* const end = name.data() + name.size();
+  return std::from_chars(name.data(), end, time).ptr == end ? time : 0;
+}
+
+}  // namespace
+
+std::int64_t Work::parameter_count() const {
+  std::int64_t count = 0;
+  for (const Parameter& parameter : parameters_) count += parameter.tensor.array().count();
+  return count;
+}
+
+void Work::train(std::vector<Parameter> parameters) {
+  parameters_ = std::move(parameters);
+  optimizer_.emplace(groups_by_rank(parameters_, 0.1), AdamDecay::decoupled, 0.9, 0.95);
+}
+
+StepTimes Work::step() {
+  const double start = now();
+  const Tensor result = output();
+  device_->synchronize();
+  const double forward = now();
+  result.backward(seed());
+  device_->synchronize();
+  const double backward = now();
+  if (optimizer_) {
+    optimizer_->step(3e-4, gradient_norm(parameters_, 1).scale);
+    optimizer_->clear_gradients();
+    device_->synchronize();
+  }
+  return {forward - start, backward - forward, now() - backward};
+}
+
+const std::vector<std::string>& work_names() {
+  static const std::vector<std::string> names{
+      "W1", "W2", "W3", "rnn", "lstm", "convolution", "attention-256", "attention-1024", "attention-4096"};
+  return names;
+}
+
+std::unique_ptr<Work> make_work(const std::string& name, Device device) {
+  if (name == "W1") return std::make_unique<DecoderWork>(name, decoder_config(65, 64, 128, 4, 4), 12, device);
+  if (name == "W2")
+    return std::make_unique<DecoderWork>(name, decoder_config(512, 256, 384, 6, 6), 8, device);
+  if (name == "W3")
+    return std::make_unique<DecoderWork>(name, decoder_config(50257, 64, 768, 12, 12), 4, device);
+  if (name == "rnn") return std::make_unique<SequenceWork>(name, RecurrentCell::tanh, 128, device);
+  if (name == "lstm") return std::make_unique<SequenceWork>(name, RecurrentCell::lstm, 128, device);
+  if (name == "convolution") return std::make_unique<SequenceWork>(name, std::nullopt, 256, device);
+  const std::int64_t time = attention_time(name);
+  require_work(name);
+  return std::make_unique<AttentionWork>(name, time, device);
+}
+
+void require_work(const std::string& name) {
+  std::string all;
+  for (const std::string& known : work_names()) {
+    if (known == name) return;
+    all += (all.empty() ? "" : ", ") + known;
+  }
+  require(attention_time(name) > 0, "bench: there is no work '", name, "'; there are ", all);
+}
+
+}  // namespace needle
