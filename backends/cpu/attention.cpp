@@ -26,7 +26,7 @@ struct RunningSoftmax {
   /// Turns the scores of `rows` more keys into weights.
   void add(T* scores, std::int64_t rows) {
     constexpr int kLanes = lanes::kLanes<T>, kVectors = kQueries / kLanes;
-    lanes::Vector<T> top[kVectors], sums[kVectors] = {};
+    lanes::Vector<T> top[kVectors];
     for (int v = 0; v < kVectors; ++v) top[v] = lanes::at(largest + v * kLanes);
     for (std::int64_t i = 0; i < rows; ++i) {
       for (int v = 0; v < kVectors; ++v) {
@@ -42,15 +42,13 @@ struct RunningSoftmax {
       shift[q] = finite_shift(shift[q]);
       shrink[q] = math::exp_nonpositive(previous - shift[q]);
     }
-    for_scores<T>(rows,
-                  [&](std::int64_t i, int q) { scores[i] = math::exp_nonpositive(scores[i] - shift[q]); });
-    for (std::int64_t i = 0; i < rows; ++i) {
-      for (int v = 0; v < kVectors; ++v) sums[v] += lanes::at(scores + i * kQueries + v * kLanes);
-    }
-    for (int v = 0; v < kVectors; ++v) {
-      lanes::Vector<T>& sum = lanes::at(total + v * kLanes);
-      sum = sum * lanes::at(shrink + v * kLanes) + sums[v];
-    }
+    alignas(kAlignment) T sums[kQueries] = {};
+    for_scores<T>(rows, [&](std::int64_t i, int q) {
+      const T weight = math::exp_nonpositive(scores[i] - shift[q]);
+      scores[i] = weight;
+      sums[q] += weight;
+    });
+    for (int q = 0; q < kQueries; ++q) total[q] = total[q] * shrink[q] + sums[q];
   }
 };
 

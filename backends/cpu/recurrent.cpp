@@ -1,9 +1,11 @@
 // Recurrences: each thread takes rows of the batch through all steps, so that no step waits for another
 // thread; the weight is packed once for all steps.
 #include <algorithm>
+#include <utility>
 
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/lanes.h"
+#include "backends/cpu/loops.h"
 #include "backends/cpu/parallel.h"
 #include "backends/cpu/scratch.h"
 
@@ -23,12 +25,22 @@ class Panels {
       : depth_(depth),
         panels_((columns + kColumns - 1) / kColumns),
         memory_(pool, static_cast<std::size_t>(panels_ * depth * kColumns)) {
+#pragma omp parallel for schedule(static) if (depth * columns >= kParallelElements)
     for (std::int64_t panel = 0; panel < panels_; ++panel) {
-      for (std::int64_t k = 0; k < depth; ++k) {
-        T* to = memory_.data() + (panel * depth + k) * kColumns;
-        for (std::int64_t j = 0; j < kColumns; ++j) {
-          const std::int64_t column = panel * kColumns + j;
-          to[j] = column < columns ? data[k * row_stride + column * column_stride] : T(0);
+      const std::int64_t first = panel * kColumns, count = std::min(kColumns, columns - first);
+      T* const to = memory_.data() + panel * depth * kColumns;
+      if (count < kColumns) std::fill_n(to, depth * kColumns, T(0));
+      if (column_stride == 1) {
+        for (std::int64_t k = 0; k < depth; ++k)
+          std::copy_n(data + k * row_stride + first, count, to + k * kColumns);
+        continue;
+      }
+      // By blocks, so that the lines that a column touches are still there for the next one.
+      constexpr std::int64_t kBlock = 64;
+      for (std::int64_t start = 0; start < depth; start += kBlock) {
+        for (std::int64_t j = 0; j < count; ++j) {
+          for (std::int64_t k = start; k < std::min(start + kBlock, depth); ++k)
+            to[k * kColumns + j] = data[k * row_stride + (first + j) * column_stride];
         }
       }
     }
@@ -83,23 +95,32 @@ struct Recurrence {
 
 constexpr bool has_cell(RecurrentCell cell) { return cell == RecurrentCell::lstm; }
 
+/// body.operator()<0>(), ..., body.operator()<count - 1>(): a loop that is gone before loops around it become
+/// vector instructions.
+template <int count, class Body>
+void unrolled(const Body& body) {
+  [&]<int... index>(std::integer_sequence<int, index...>) { (body.template operator()<index>(), ...); }
+  (std::make_integer_sequence<int, count>{});
+}
+
 /// One step of one row; `hidden` holds h U.
 template <class Cell, class T>
 void step_forward(const Recurrence<Cell, T>& r, const T* input, const T* hidden, const T* bias,
                   const T* cells, T* state, T* kept, T* states) {
   const std::int64_t width = r.width;
-#pragma omp simd
+  // Not "omp simd", under which the small arrays would keep the loop from becoming vector instructions.
+#pragma GCC ivdep
   for (std::int64_t j = 0; j < width; ++j) {
     CellInput<T, Cell::kGates> x;
-    for (int g = 0; g < Cell::kGates; ++g) {
+    unrolled<Cell::kGates>([&]<int g>() {
       x.input[g] = input[g * width + j];
       x.hidden[g] = hidden[g * width + j] + bias[g * width + j];
-    }
+    });
     x.state = state[j];
     x.cell = cells[j];
     T keep[Cell::kKept + 1];
     const T next = Cell::forward(x, keep);
-    for (int k = 0; k < Cell::kKept; ++k) kept[k * width + j] = keep[k];
+    unrolled<Cell::kKept>([&]<int k>() { kept[k * width + j] = keep[k]; });
     state[j] = next;
     states[j] = next;
   }
@@ -149,17 +170,17 @@ void step_backward(const Recurrence<Cell, T>& r, std::int64_t b, std::int64_t t,
   const T *next = r.states(b, t), *state = r.previous_state(b, t), *kept = r.kept(b, t);
   T* const dinputs = gradients.input.as<T>() + (b * r.time + t) * r.gates;
   T* const dhiddens = gradients.hidden.as<T>() + (b * r.time + t) * r.gates;
-#pragma omp simd
+#pragma GCC ivdep
   for (std::int64_t j = 0; j < width; ++j) {
     T keep[Cell::kKept + 1];
-    for (int k = 0; k < Cell::kKept; ++k) keep[k] = kept[k * width + j];
+    unrolled<Cell::kKept>([&]<int k>() { keep[k] = kept[k * width + j]; });
     const CellGradient<T, Cell::kGates> g =
         Cell::gradient(next[j], state[j], cells[j], keep, dstate[j] + dstates[j], dcell[j]);
-    for (int gate = 0; gate < Cell::kGates; ++gate) {
+    unrolled<Cell::kGates>([&]<int gate>() {
       dhiddens[gate * width + j] = g.hidden[gate];
       dinputs[gate * width + j] = g.input[gate];
       dhidden[gate * width + j] = g.hidden[gate];
-    }
+    });
     dstate[j] = g.state;
     dcell[j] = g.cell;
   }

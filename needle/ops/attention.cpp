@@ -110,7 +110,8 @@ struct AttentionOp final : FusedOp {
     const auto buffer = [&](int input) {
       if (!into.needs(input)) return NDArray();
       const NDArray& like = inputs[static_cast<std::size_t>(input)];
-      // Time before heads, as the projections lay them out.
+      // Time before heads where the projections lay them out so.
+      if (like.is_compact()) return NDArray::empty(like.shape(), like.dtype(), like.device());
       return NDArray::empty({like.size(0), like.size(2), like.size(1), like.size(3)}, like.dtype(),
                             like.device())
           .transpose(1, 2);
