@@ -48,8 +48,8 @@ void add_products(std::map<Product, int>& products, const ProfiledOp& op) {
   const bool forward = op.phase == Phase::forward;
   // Backward, the incoming gradients come before the kept inputs.
   const auto input = [&](std::size_t i) -> const Shape& { return op.inputs[forward ? i : i + 1]; };
-  if (op.op.starts_with("linear") || (op.op == "matmul" && input(0).rank() == 2)) {
-    add_linear(products, input(0)[0], input(1)[0], input(1)[1], forward);
+  if (op.op.starts_with("linear") || (op.op == "matmul" && input(1).rank() == 2)) {
+    add_linear(products, input(0).count() / input(0).at(-1), input(1)[0], input(1)[1], forward);
   } else if (op.op == "matmul_transposed") {
     const std::int64_t rows = input(0)[0], k = input(0)[1], m = input(1)[0];
     if (forward) {

@@ -149,12 +149,13 @@ class Backend {
   /// (stride 0 to broadcast); the last two axes of a, b and y row- or column-major (y row-major).
   virtual void matmul(const View& a, const View& b, const View& y, bool accumulate) = 0;
 
-  /// y = f(y + bias) in place, f by the epilogue, and slope = f'(y + bias) where it is wanted: y and slope
-  /// [rows, width] compact, bias [width] or absent.
-  virtual void bias_activation(Epilogue epilogue, const View& bias, const View& y, const View& slope) = 0;
+  /// y = f(x weight + bias), f by the epilogue, and slope = f'(x weight + bias) where it is wanted: x [rows,
+  /// in], weight [in, out], bias [out] or absent, y and slope [rows, out], all compact.
+  virtual void linear(Epilogue epilogue, const View& x, const View& weight, const View& bias, const View& y,
+                      const View& slope) = 0;
   /// g *= slope in place where there is a slope, then dbias [width] += the sum of g's rows where it is
   /// wanted.
-  virtual void bias_activation_gradient(const View& slope, const View& g, const View& dbias) = 0;
+  virtual void epilogue_gradient(const View& slope, const View& g, const View& dbias) = 0;
 
   // Rows and indices (i64). An index outside is an error that names its position and value.
   /// y[i, :] = table[rows[i], :]; table [rows, width], rows [count], y [count, width].
@@ -174,9 +175,10 @@ class Backend {
   /// (layer) and 1 / sqrt(variance + epsilon), each f64 [rows].
   virtual void norm(NormKind kind, double epsilon, const View& x, const View& weight, const View& bias,
                     const View& y, const View& mean, const View& inverse_deviation) = 0;
-  /// dx, and dweight and dbias [width] added to; views without data are not wanted.
+  /// dx, overwritten or with `accumulate` added to, and dweight and dbias [width] added to; views without
+  /// data are not wanted.
   virtual void norm_gradient(NormKind kind, const View& x, const View& weight, const View& mean,
-                             const View& inverse_deviation, const View& dy, const View& dx,
+                             const View& inverse_deviation, const View& dy, const View& dx, bool accumulate,
                              const View& dweight, const View& dbias) = 0;
   /// losses [rows] (0 for ignored labels) of logits [rows, classes], any row stride; labels i64 [rows].
   virtual void cross_entropy(const CrossEntropySettings& settings, const View& logits, const View& labels,

@@ -33,8 +33,9 @@ class CpuBackend final : public Backend {
   void top_k(const View& x, const View& values, const View& indices) override;
   void cumulative_sum(const View& x, int axis, const View& y) override;
   void matmul(const View& a, const View& b, const View& y, bool accumulate) override;
-  void bias_activation(Epilogue epilogue, const View& bias, const View& y, const View& slope) override;
-  void bias_activation_gradient(const View& slope, const View& g, const View& dbias) override;
+  void linear(Epilogue epilogue, const View& x, const View& weight, const View& bias, const View& y,
+              const View& slope) override;
+  void epilogue_gradient(const View& slope, const View& g, const View& dbias) override;
   void gather_rows(const View& table, const View& rows, const View& y) override;
   void scatter_add_rows(const View& x, const View& rows, const View& table) override;
   void gather(const View& x, int axis, const View& index, const View& y) override;
@@ -44,8 +45,8 @@ class CpuBackend final : public Backend {
   void norm(NormKind kind, double epsilon, const View& x, const View& weight, const View& bias, const View& y,
             const View& mean, const View& inverse_deviation) override;
   void norm_gradient(NormKind kind, const View& x, const View& weight, const View& mean,
-                     const View& inverse_deviation, const View& dy, const View& dx, const View& dweight,
-                     const View& dbias) override;
+                     const View& inverse_deviation, const View& dy, const View& dx, bool accumulate,
+                     const View& dweight, const View& dbias) override;
   void cross_entropy(const CrossEntropySettings& settings, const View& logits, const View& labels,
                      const View& losses) override;
   void cross_entropy_gradient(const CrossEntropySettings& settings, const View& logits, const View& labels,

@@ -127,10 +127,11 @@ std::string gemm_description() {
 bool prefers_columns([[maybe_unused]] const Matrix& a, std::int64_t n, std::int64_t m, std::int64_t k,
                      [[maybe_unused]] bool single) {
 #ifdef NEEDLE_ONEDNN
-  // oneDNN is slow on few columns of a long inner axis, and else likes them; rows of transposed operands.
-  constexpr std::int64_t kFewest = 384, kFewRows = 128;
+  // oneDNN likes columns but for transposed operands and few columns of a long inner axis. Results that fit
+  // the caches go by rows nonetheless: what reads them next is shared out by rows.
+  constexpr std::int64_t kFewest = 384, kFewRows = 128, kLarge = 1 << 19;
   if (single && takes_onednn(a, n))
-    return n < kFewRows ? m > n : !a.transposed() && m >= kFewest && m > k / 2;
+    return n < kFewRows ? m > n : !a.transposed() && n * m >= kLarge && m >= kFewest && m > k / 2;
 #endif
   return m > n;
 }

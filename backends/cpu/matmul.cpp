@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "backends/cpu/cpu_backend.h"
+#include "backends/cpu/epilogue.h"
 #include "backends/cpu/gemm.h"
 #include "backends/cpu/loops.h"
 #include "backends/cpu/parallel.h"
@@ -61,10 +62,11 @@ void product_over_parts(MemoryPool& pool, const Matrix& a, const Matrix& b, T* y
   }
 }
 
-/// One product, its rows or columns (whichever are more) shared out to the threads in equal blocks.
-template <class T>
+/// One product, its rows or columns shared out to the threads in equal blocks; each calls finish(first row,
+/// last row, first column, last column) for its block.
+template <class T, class Finish>
 void shared_product(MemoryPool& pool, const Matrix& a, const Matrix& b, T* y, std::int64_t y_stride,
-                    std::int64_t n, std::int64_t m, std::int64_t k, bool accumulate) {
+                    std::int64_t n, std::int64_t m, std::int64_t k, bool accumulate, const Finish& finish) {
   constexpr std::int64_t kGranule = 16;  // rows or columns that a kernel takes at once
   const bool by_rows = !prefers_columns(a, n, m, k, std::is_same_v<T, float>);
   const std::int64_t size = by_rows ? n : m;
@@ -75,7 +77,7 @@ void shared_product(MemoryPool& pool, const Matrix& a, const Matrix& b, T* y, st
   // near.
   constexpr std::int64_t kLeastSum = 1 << 18, kMostSum = 1 << 20;
   if (parts > 1 && a.transposed() && k >= 4 * n && n * m >= kLeastSum && n * m <= kMostSum)
-    return product_over_parts(pool, a, b, y, y_stride, n, m, k, accumulate, parts);
+    return product_over_parts(pool, a, b, y, y_stride, n, m, k, accumulate, parts), finish(0, n, 0, m);
 #pragma omp parallel for schedule(static) num_threads(static_cast <int>(parts)) if (parts > 1)
   for (std::int64_t part = 0; part < parts; ++part) {
     const auto [start, end] = part_of(size, part, parts, kGranule);
@@ -84,10 +86,12 @@ void shared_product(MemoryPool& pool, const Matrix& a, const Matrix& b, T* y, st
       Matrix rows = a;
       rows.data = static_cast<const T*>(a.data) + start * a.row_stride;
       gemm(rows, b, y + start * y_stride, y_stride, end - start, m, k, accumulate);
+      finish(start, end, 0, m);
     } else {
       Matrix columns = b;
       columns.data = static_cast<const T*>(b.data) + start * b.column_stride;
       gemm(a, columns, y + start, y_stride, n, end - start, k, accumulate);
+      finish(0, n, start, end);
     }
   }
 }
@@ -142,7 +146,7 @@ void batched_product(MemoryPool& pool, const View& a, const View& b, const View&
   } else {
     for (std::int64_t i = 0; i < products; ++i) {
       const auto [l, r, to] = operands_of(i);
-      shared_product(pool, l, r, to, y_stride, n, m, k, accumulate);
+      shared_product(pool, l, r, to, y_stride, n, m, k, accumulate, [](auto...) {});
     }
   }
 }
@@ -189,6 +193,26 @@ void CpuBackend::matmul(const View& a, const View& b, const View& y, bool accumu
   else
     batched_product<float>(pool_, left, right, result, accumulate);
   if (!in_place) copy(result, target);
+}
+
+void CpuBackend::linear(Epilogue epilogue, const View& x, const View& weight, const View& bias, const View& y,
+                        const View& slope) {
+  const std::int64_t rows = y.shape[0], width = y.shape[1], inner = x.shape[1];
+  if (y.count() == 0) return;
+  dispatch_computing("linear", y.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const Scratch<T> zeros(pool_, static_cast<std::size_t>(bias.data ? 0 : width));
+    if (!bias.data) std::fill_n(zeros.data(), width, T(0));
+    const epilogue::Target<T> target{y.as<T>(), slope.as<T>(), bias.data ? bias.as<T>() : zeros.data(),
+                                     width};
+    const auto finish = [&](auto... range) { epilogue::finish(epilogue, target, range...); };
+    if (inner == 0) {
+      fill(0, y);
+      return finish(0, rows, 0, width);
+    }
+    shared_product(pool_, matrix_of(x), matrix_of(weight), target.y, width, rows, width, inner, false,
+                   finish);
+  });
 }
 
 }  // namespace needle

@@ -13,28 +13,32 @@ struct Statistics {
   double mean, inverse_deviation;
 };
 
-/// In double: a float mean of large values would cost the digits in which small spreads live.
+/// A number as the sum of one of T and what that leaves over, so that subtracting both from numbers of T
+/// loses nothing where they are large and close to it.
+template <class T>
+struct Center {
+  T large, small;
+  explicit Center(double mean)
+      : large(static_cast<T>(mean)), small(static_cast<T>(mean - static_cast<double>(large))) {}
+  T operator()(T x) const { return (x - large) - small; }
+};
+
+/// The mean is taken in double: a float mean of large values would cost the digits in which small spreads
+/// live.
 template <class T>
 Statistics statistics(NormKind kind, const T* x, std::int64_t width, double epsilon) {
   const double n = static_cast<double>(width);
-  double mean = 0, squares = 0;
+  double mean = 0;
   if (kind == NormKind::layer) {
 #pragma omp simd reduction(+ : mean)
     for (std::int64_t i = 0; i < width; ++i) mean += static_cast<double>(x[i]);
     mean /= n;
   }
+  const Center<T> centered(mean);
+  T squares = 0;
 #pragma omp simd reduction(+ : squares)
-  for (std::int64_t i = 0; i < width; ++i) {
-    const double centered = static_cast<double>(x[i]) - mean;
-    squares += centered * centered;
-  }
-  return {mean, 1 / std::sqrt(squares / n + epsilon)};
-}
-
-/// The normalised element: the difference is taken in double where the mean may be large.
-template <class T>
-inline T normalised(T x, double mean, double inverse_deviation) {
-  return static_cast<T>((static_cast<double>(x) - mean) * inverse_deviation);
+  for (std::int64_t i = 0; i < width; ++i) squares += centered(x[i]) * centered(x[i]);
+  return {mean, 1 / std::sqrt(static_cast<double>(squares) / n + epsilon)};
 }
 
 }  // namespace
@@ -52,22 +56,23 @@ void CpuBackend::norm(NormKind kind, double epsilon, const View& x, const View& 
       const Statistics s = statistics(kind, from, width, epsilon);
       mean.as<double>()[row] = s.mean;
       inverse_deviation.as<double>()[row] = s.inverse_deviation;
+      const Center<T> centered(s.mean);
+      const T scale = static_cast<T>(s.inverse_deviation);
+      if (gain && shift) {
 #pragma omp simd
-      for (std::int64_t i = 0; i < width; ++i) to[i] = normalised(from[i], s.mean, s.inverse_deviation);
-      if (gain) {
-#pragma omp simd
-        for (std::int64_t i = 0; i < width; ++i) to[i] *= gain[i];
+        for (std::int64_t i = 0; i < width; ++i) to[i] = centered(from[i]) * scale * gain[i] + shift[i];
+        continue;
       }
-      if (shift) {
 #pragma omp simd
-        for (std::int64_t i = 0; i < width; ++i) to[i] += shift[i];
-      }
+      for (std::int64_t i = 0; i < width; ++i) to[i] = centered(from[i]) * scale;
+      for (std::int64_t i = 0; gain && i < width; ++i) to[i] *= gain[i];
+      for (std::int64_t i = 0; shift && i < width; ++i) to[i] += shift[i];
     }
   });
 }
 
 void CpuBackend::norm_gradient(NormKind kind, const View& x, const View& weight, const View& mean,
-                               const View& inverse_deviation, const View& dy, const View& dx,
+                               const View& inverse_deviation, const View& dy, const View& dx, bool accumulate,
                                const View& dweight, const View& dbias) {
   dispatch_computing("norm", x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -84,11 +89,11 @@ void CpuBackend::norm_gradient(NormKind kind, const View& x, const View& weight,
       std::fill_n(weight_sum, 2 * width, T(0));
       for (std::int64_t row = piece * kRows; row < std::min(rows, (piece + 1) * kRows); ++row) {
         const T *from = x.as<T>() + row * width, *incoming = dy.as<T>() + row * width;
-        const double center = mean.as<double>()[row], inverse = inverse_deviation.as<double>()[row];
-#pragma omp simd
-        for (std::int64_t i = 0; i < width; ++i) z[i] = normalised(from[i], center, inverse);
+        const Center<T> centered(mean.as<double>()[row]);
+        const T scale = static_cast<T>(inverse_deviation.as<double>()[row]);
 #pragma omp simd
         for (std::int64_t i = 0; i < width; ++i) {
+          z[i] = centered(from[i]) * scale;
           weight_sum[i] += incoming[i] * z[i];
           bias_sum[i] += incoming[i];
         }
@@ -103,10 +108,14 @@ void CpuBackend::norm_gradient(NormKind kind, const View& x, const View& weight,
         }
         const T mean_g = kind == NormKind::layer ? total / static_cast<T>(width) : T(0),
                 mean_gz = along / static_cast<T>(width);
-        const T scale = static_cast<T>(inverse);
         T* to = dx.as<T>() + row * width;
+        if (accumulate) {
 #pragma omp simd
-        for (std::int64_t i = 0; i < width; ++i) to[i] = (g[i] - mean_g - z[i] * mean_gz) * scale;
+          for (std::int64_t i = 0; i < width; ++i) to[i] += (g[i] - mean_g - z[i] * mean_gz) * scale;
+        } else {
+#pragma omp simd
+          for (std::int64_t i = 0; i < width; ++i) to[i] = (g[i] - mean_g - z[i] * mean_gz) * scale;
+        }
       }
     }
     for (std::int64_t piece = 0; piece < pieces; ++piece) {

@@ -5,9 +5,11 @@
 
 namespace needle {
 
-/// Float32 operations a second of all threads, multiplying and adding in registers alone; measured, about 20 ms.
+/// Float32 operations a second of all threads, multiplying and adding in registers alone; measured, about 20
+/// ms.
 double peak_operation_rate();
-/// Bytes a second of all threads, reading two arrays and writing a third that hold `bytes` together; measured.
+/// Bytes a second of all threads, reading two arrays and writing a third that hold `bytes` together;
+/// measured.
 double peak_bandwidth(std::size_t bytes);
 
 }  // namespace needle

@@ -73,7 +73,7 @@ struct MatmulTransposedOp final : Op {
   }
 };
 
-/// Inputs: x [rows, in], weight [in, out], and the bias [out] if there is one.
+/// Inputs: x [..., in], weight [in, out], and the bias [out] if there is one.
 struct LinearOp final : FusedOp {
   LinearOp(Epilogue with, bool biased) : epilogue(with), has_bias(biased) {}
   Epilogue epilogue;
@@ -110,17 +110,21 @@ struct LinearOp final : FusedOp {
   }
 
   NDArrays compute(const NDArrays& inputs) override {
-    NDArray y = matmul(inputs[0], inputs[1]);
+    const NDArray x = rows_of(inputs[0]).compact(), weight = inputs[1].compact();
+    const NDArray y = NDArray::empty({x.size(0), weight.size(1)}, x.dtype(), x.device());
     const NDArray bias = has_bias ? inputs[2].compact() : NDArray();
     if (epilogue != Epilogue::none && grad_enabled())
       slope = NDArray::empty(y.shape(), y.dtype(), y.device());
-    y.device()->bias_activation(epilogue, bias.optional_view(), y.view(), slope.optional_view());
-    return {y};
+    y.device()->linear(epilogue, x.view(), weight.view(), bias.optional_view(), y.view(),
+                       slope.optional_view());
+    Shape shape = inputs[0].shape();
+    shape[shape.rank() - 1] = y.size(1);
+    return {y.reshape(shape)};
   }
 
   void add_gradient(NDArrays g, const Saved& saved, GradientSums& into) override {
     // In place where nobody else sees the incoming gradient.
-    NDArray incoming = std::move(g[0]);
+    NDArray incoming = rows_of(std::exchange(g[0], {}));
     if (slope.defined() && !(incoming.is_compact() && incoming.is_exclusive())) incoming = incoming.copy();
     if (!slope.defined()) incoming = incoming.compact();
     View dbias;
@@ -131,9 +135,13 @@ struct LinearOp final : FusedOp {
       dbias = sum.mutable_view();
     }
     if (slope.defined() || dbias.data)
-      incoming.device()->bias_activation_gradient(slope.optional_view(), incoming.view(), dbias);
-    add_product(into, 0, saved.input_shape(0), incoming, saved.input_array(1).transpose());
-    add_product(into, 1, saved.input_shape(1), saved.input_array(0).transpose(), incoming);
+      incoming.device()->epilogue_gradient(slope.optional_view(), incoming.view(), dbias);
+    bool first = false;
+    if (into.needs(0)) {
+      NDArray dx = rows_of(into.sum(0, first));
+      matmul_into(incoming, saved.input_array(1).transpose(), dx, !first);
+    }
+    add_product(into, 1, saved.input_shape(1), rows_of(saved.input_array(0)).transpose(), incoming);
   }
 
   double operations(std::span<const NDArray> inputs, std::span<const NDArray> outputs) const override {
@@ -141,6 +149,13 @@ struct LinearOp final : FusedOp {
   }
   double gradient_operations(double forward, const Needs& needs) const override {
     return forward * (needs[0] + needs[1]);  // the bias's sum is no product
+  }
+
+ private:
+  static NDArray rows_of(const NDArray& x) {
+    std::int64_t rows = 1;
+    for (int axis = 0; axis + 1 < x.rank(); ++axis) rows *= x.size(axis);
+    return x.reshape({rows, x.size(-1)});
   }
 };
 
@@ -177,12 +192,10 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Epilogu
   if (!bias.defined() && epilogue == Epilogue::none) return matmul(x, weight);
   require(!bias.defined() || bias.shape() == Shape{weight.size(1)}, "linear: wants a bias of shape [",
           weight.size(1), "], got ", bias.defined() ? bias.shape() : Shape{});
-  Tensors inputs{as_rows(x), weight};
+  Tensors inputs{x, weight};
   if (bias.defined()) inputs.push_back(bias);
   for (const Tensor& other : inputs) require_same_dtype("linear", x.array(), other.array());
-  Shape shape = x.shape();
-  shape[shape.rank() - 1] = weight.size(1);
-  return reshape(apply_op<LinearOp>(inputs, epilogue, bias.defined()), shape);
+  return apply_op<LinearOp>(inputs, epilogue, bias.defined());
 }
 
 }  // namespace needle

@@ -27,7 +27,7 @@ Tensor rms_norm_definition(const Tensor& x, const Tensor& weight, double epsilon
 
 namespace {
 
-/// Inputs: x [rows, width], then weight and bias if there are any.
+/// Inputs: x [..., width], then weight and bias if there are any.
 struct NormOp final : FusedOp {
   NormOp(NormKind which, double small, bool weighted, bool biased)
       : kind(which), epsilon(small), has_weight(weighted), has_bias(biased) {}
@@ -48,11 +48,12 @@ struct NormOp final : FusedOp {
 
   NDArrays compute(const NDArrays& inputs) override {
     const NDArray x = inputs[0].compact(), y = NDArray::empty(x.shape(), x.dtype(), x.device());
-    mean = NDArray::empty({x.size(0)}, DType::f64, x.device());
-    inverse_deviation = NDArray::empty({x.size(0)}, DType::f64, x.device());
+    const View rows = as_rows(x).view();
+    mean = NDArray::empty({rows.shape[0]}, DType::f64, x.device());
+    inverse_deviation = NDArray::empty({rows.shape[0]}, DType::f64, x.device());
     const NDArray weight = has_weight ? inputs[1].compact() : NDArray();
     const NDArray bias = has_bias ? inputs[static_cast<std::size_t>(bias_index())].compact() : NDArray();
-    x.device()->norm(kind, epsilon, x.view(), weight.optional_view(), bias.optional_view(), y.view(),
+    x.device()->norm(kind, epsilon, rows, weight.optional_view(), bias.optional_view(), as_rows(y).view(),
                      mean.view(), inverse_deviation.view());
     return {y};
   }
@@ -60,7 +61,6 @@ struct NormOp final : FusedOp {
   void add_gradient(NDArrays g, const Saved& saved, GradientSums& into) override {
     const NDArray x = saved.input_array(0).compact();
     const NDArray weight = has_weight ? saved.input_array(1).compact() : NDArray();
-    const NDArray dx = into.needs(0) ? NDArray::empty(x.shape(), x.dtype(), x.device()) : NDArray();
     const auto sum_of = [&](bool there, int input) {
       if (!there || !into.needs(input)) return View{};
       bool first = false;
@@ -68,10 +68,20 @@ struct NormOp final : FusedOp {
       if (first) sum.device()->fill(0, sum.view());
       return sum.mutable_view();
     };
-    x.device()->norm_gradient(kind, x.view(), weight.optional_view(), mean.view(), inverse_deviation.view(),
-                              g[0].compact().view(), dx.optional_view(), sum_of(has_weight, 1),
+    // Added straight to what the residual stream has brought.
+    bool first = true;
+    NDArray dx;
+    if (into.needs(0)) dx = as_rows(into.sum(0, first));
+    x.device()->norm_gradient(kind, as_rows(x).view(), weight.optional_view(), mean.view(),
+                              inverse_deviation.view(), as_rows(g[0]).compact().view(),
+                              dx.defined() ? dx.mutable_view() : View{}, !first, sum_of(has_weight, 1),
                               sum_of(has_bias, bias_index()));
-    if (dx.defined()) into.add(0, dx);
+  }
+
+ private:
+  static NDArray as_rows(const NDArray& x) {
+    const std::int64_t width = x.size(-1);
+    return x.reshape({width == 0 ? 0 : x.count() / width, width});
   }
 };
 
@@ -79,7 +89,7 @@ Tensor norm(NormKind kind, const char* name, const Tensor& x, const Tensor& weig
             double epsilon) {
   require(x.rank() > 0, name, ": wants at least one axis");
   const std::int64_t width = x.size(-1);
-  Tensors inputs{reshape(x, {width == 0 ? 0 : x.array().count() / width, width})};
+  Tensors inputs{x};
   for (const Tensor& parameter : {weight, bias}) {
     if (!parameter.defined()) continue;
     require(parameter.shape() == Shape{width}, name, ": wants a weight and bias of shape [", width, "], got ",
@@ -87,7 +97,7 @@ Tensor norm(NormKind kind, const char* name, const Tensor& x, const Tensor& weig
     require_same_dtype(name, x.array(), parameter.array());
     inputs.push_back(parameter);
   }
-  return reshape(apply_op<NormOp>(inputs, kind, epsilon, weight.defined(), bias.defined()), x.shape());
+  return apply_op<NormOp>(inputs, kind, epsilon, weight.defined(), bias.defined());
 }
 
 }  // namespace

@@ -1,0 +1,73 @@
+// What follows a linear map: bias and activation, on a part of its result that is still in the cache.
+#pragma once
+
+#include <cstdint>
+
+#include "backends/backend.h"
+
+namespace needle::epilogue {
+
+/// Copies, with the slope of a copy.
+struct Identity {
+  template <class T>
+  T operator()(T x) const {
+    return x;
+  }
+};
+struct IdentityGradient {
+  template <class T>
+  T operator()(T, T g) const {
+    return g;
+  }
+};
+
+/// function(value functor, gradient functor).
+template <class Function>
+void dispatch(Epilogue epilogue, const Function& function) {
+  switch (epilogue) {
+    case Epilogue::none:
+      return function(Identity{}, IdentityGradient{});
+    case Epilogue::relu:
+      return function(Relu{}, ReluGradient{});
+    case Epilogue::gelu:
+      return function(Gelu{}, GeluGradient{});
+    case Epilogue::gelu_tanh:
+      return function(GeluTanh{}, GeluTanhGradient{});
+  }
+}
+
+/// Where a linear map is finished: y and slope (or none) [rows, width], bias [width].
+template <class T>
+struct Target {
+  T* y;
+  T* slope;
+  const T* bias;
+  std::int64_t width;
+};
+
+/// y = f(y + bias) and slope = f'(y + bias) in the rows and columns from the first to before the last.
+template <class T>
+void finish(Epilogue epilogue, const Target<T>& target, std::int64_t first_row, std::int64_t last_row,
+            std::int64_t first_column, std::int64_t last_column) {
+  dispatch(epilogue, [&](auto value, auto gradient) {
+    const std::int64_t count = last_column - first_column;
+    for (std::int64_t row = first_row; row < last_row; ++row) {
+      T* const y = target.y + row * target.width + first_column;
+      const T* const bias = target.bias + first_column;
+      if (!target.slope) {
+#pragma omp simd
+        for (std::int64_t i = 0; i < count; ++i) y[i] = value(y[i] + bias[i]);
+        continue;
+      }
+      T* const slope = target.slope + row * target.width + first_column;
+#pragma omp simd
+      for (std::int64_t i = 0; i < count; ++i) {
+        const T x = y[i] + bias[i];
+        y[i] = value(x);
+        slope[i] = gradient(x, T(1));
+      }
+    }
+  });
+}
+
+}  // namespace needle::epilogue
