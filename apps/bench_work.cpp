@@ -102,7 +102,7 @@ class SequenceWork final : public Work {
     Tensor x = model_.embedding.forward(ids_);
     for (const RecurrentLayer& layer : model_.recurrent)
       x = layer.forward(x, layer.empty_state(kRows)).states;
-    for (const CausalConvolution& layer : model_.convolutions) x = x + gelu(layer.forward(x));
+    for (const CausalConvolution& layer : model_.convolutions) x = x + layer.forward(x, Epilogue::gelu);
     return cross_entropy(model_.head.forward(x), labels_);
   }
 

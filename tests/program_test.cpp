@@ -133,6 +133,8 @@ TEST_F(ProgramTest, WrongInputIsOneLineAndCode2) {
       {{"evaluate", "--checkpoint", "empty"}, "--lines"},
       {{"generate"}, "--checkpoint"},
       {{"inspect", "missing"}, "missing"},
+      {{"bench", "--work", "W9"}, "W9"},
+      {{"train", "--gemm", "abacus"}, "openblas"},
       {{"inspect", "names.txt"}, "names.txt"},
       {{"inspect", "short.safetensors"}, "short.safetensors"},
       {{"inspect", "nested.safetensors"}, "nested"}};
@@ -172,6 +174,21 @@ TEST_F(ProgramTest, ARunCanBeInspectedEvaluatedAndContinuedInWriting) {
   const Result written = run(writing);
   EXPECT_TRUE(written.output.starts_with("an")) << written.errors;
   EXPECT_EQ(run(writing).output, written.output);
+}
+
+TEST_F(ProgramTest, BenchMeasuresOpsFloorsTracesAndOtherCommands) {
+  const Result table = run({"bench", "--work", "attention-16", "--steps", "2", "--per-op", "--floor"});
+  ASSERT_EQ(table.code, 0) << table.errors;
+  for (const char* part : {"attention-16", "floor", "backward", "of its roof"})
+    EXPECT_TRUE(contains(table.output, part)) << part;
+  const Result object =
+      run({"bench", "--work", "attention-16", "--steps", "2", "--json", "--trace", "trace.json"});
+  EXPECT_EQ(nlohmann::json::parse(object.output).at("steps"), 2) << object.errors;
+  EXPECT_GT(nlohmann::json::parse(read_file(folder_ / "trace.json")).at("traceEvents").size(), 1u);
+  const Result against = run({"bench", "--work", "attention-16", "--steps", "2", "--json", "--against",
+                              "echo '{\"median_ms\": 1000}'"});
+  EXPECT_GT(nlohmann::json::parse(against.output).at("ratio").get<double>(), 1) << against.errors;
+  EXPECT_EQ(run({"bench", "--work", "attention-16", "--steps", "2", "--against", "echo nothing"}).code, 2);
 }
 
 TEST_F(ProgramTest, AnExistingRunIsKeptAndNewOnesAreNumbered) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "backends/cpu/cpu_backend.h"
+#include "backends/cpu/epilogue.h"
 #include "backends/cpu/gemm.h"
 #include "backends/cpu/loops.h"
 #include "backends/cpu/parallel.h"
@@ -40,30 +41,29 @@ struct Overlap {
 
 }  // namespace
 
-void CpuBackend::causal_convolution(std::int64_t dilation, const View& x, const View& weight,
-                                    const View& bias, const View& y) {
+void CpuBackend::causal_convolution(std::int64_t dilation, Epilogue epilogue, const View& x,
+                                    const View& weight, const View& bias, const View& y, const View& slope) {
   const Convolution c(dilation, x, weight);
   dispatch_computing("causal_convolution", y.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
+    const Scratch<T> zeros(pool_, static_cast<std::size_t>(bias.data ? 0 : c.out));
+    if (!bias.data) std::fill_n(zeros.data(), c.out, T(0));
+    const epilogue::Target<T> target{y.as<T>(), slope.as<T>(), bias.data ? bias.as<T>() : zeros.data(),
+                                     c.out};
 #pragma omp parallel for schedule(static) if (c.is_large() && c.pieces() > 1)
     for (std::int64_t piece = 0; piece < c.pieces(); ++piece) {
       const std::int64_t b = c.row_of(piece), start = c.start_of(piece),
                          end = std::min(start + c.kRows, c.time);
       const T* from = x.as<T>() + b * c.time * c.in;
       T* to = y.as<T>() + b * c.time * c.out;
-      for (std::int64_t t = start; t < end; ++t) {
-        if (bias.data)
-          std::copy_n(bias.as<T>(), c.out, to + t * c.out);
-        else
-          std::fill_n(to + t * c.out, c.out, T(0));
-      }
       for (std::int64_t r = 0; r < c.kernel; ++r) {
         const Overlap t(start, end, r * c.dilation);
         if (t.count == 0) break;
         gemm<T>({from + (t.start - r * c.dilation) * c.in, t.count, c.in, c.in, 1},
                 {weight.as<T>() + r * c.in * c.out, c.in, c.out, c.out, 1}, to + t.start * c.out, c.out,
-                t.count, c.out, c.in, true);
+                t.count, c.out, c.in, r > 0);
       }
+      epilogue::finish(epilogue, target, b * c.time + start, b * c.time + end, 0, c.out);
     }
   });
 }

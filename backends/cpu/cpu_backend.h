@@ -59,8 +59,8 @@ class CpuBackend final : public Backend {
   void recurrence(RecurrentCell cell, const RecurrentArrays& arrays) override;
   void recurrence_gradient(RecurrentCell cell, const RecurrentArrays& arrays,
                            const RecurrentGradients& gradients) override;
-  void causal_convolution(std::int64_t dilation, const View& x, const View& weight, const View& bias,
-                          const View& y) override;
+  void causal_convolution(std::int64_t dilation, Epilogue epilogue, const View& x, const View& weight,
+                          const View& bias, const View& y, const View& slope) override;
   void causal_convolution_gradient(std::int64_t dilation, const View& x, const View& weight, const View& dy,
                                    const View& dx, const View& dweight) override;
   double sum_of_squares(std::span<const View> arrays) override;

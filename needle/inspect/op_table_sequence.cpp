@@ -39,14 +39,16 @@ OpCase recurrent_case(const std::string& name, RecurrentCell kind, const std::ve
 }
 
 OpCase convolution_case(const std::string& name, const Shape& x, const Shape& weight, std::int64_t dilation,
-                        bool with_bias) {
-  OpCase result{
-      "causal_convolution, " + name,
-      {x, weight},
-      [=](const Tensors& t) { return causal_convolution(t[0], t[1], with_bias ? t[2] : Tensor(), dilation); },
-      [=](const Tensors& t) {
-        return causal_convolution_definition(t[0], t[1], with_bias ? t[2] : Tensor(), dilation);
-      }};
+                        bool with_bias, Epilogue epilogue = Epilogue::none) {
+  OpCase result{"causal_convolution, " + name,
+                {x, weight},
+                [=](const Tensors& t) {
+                  return causal_convolution(t[0], t[1], with_bias ? t[2] : Tensor(), dilation, epilogue);
+                },
+                [=](const Tensors& t) {
+                  return causal_convolution_definition(t[0], t[1], with_bias ? t[2] : Tensor(), dilation,
+                                                       epilogue);
+                }};
   if (with_bias) result.shapes.push_back({weight[2]});
   return result;
 }
@@ -69,6 +71,7 @@ std::vector<OpCase> sequence_cases() {
           convolution_case("kernel 2, dilation 3", {2, 5, 2}, {2, 2, 2}, 3, true),
           convolution_case("kernel 1 without bias", {2, 3, 2}, {1, 2, 3}, 1, false),
           convolution_case("longer than the sequence", {1, 2, 2}, {4, 2, 1}, 2, true),
+          convolution_case("gelu", {2, 4, 3}, {2, 3, 2}, 2, true, Epilogue::gelu),
           convolution_case("one channel", {2, 4, 1}, {2, 1, 1}, 1, true)};
 }
 

@@ -12,7 +12,7 @@ struct CausalConvolution : Module {
   std::int64_t dilation;
   Tensor weight, bias;
   /// x [batch, time, in] -> [batch, time, out].
-  Tensor forward(const Tensor& x) const;
+  Tensor forward(const Tensor& x, Epilogue epilogue = Epilogue::none) const;
   void list(Parts& parts) override;
 };
 

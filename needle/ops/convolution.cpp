@@ -1,13 +1,14 @@
 #include "needle/ops/convolution.h"
 
 #include "needle/ops/elementwise.h"
+#include "needle/ops/epilogue.h"
 #include "needle/ops/matmul.h"
 #include "needle/ops/shape.h"
 
 namespace needle {
 
 Tensor causal_convolution_definition(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                                     std::int64_t dilation) {
+                                     std::int64_t dilation, Epilogue epilogue) {
   const std::int64_t time = x.size(1), kernel = weight.size(0), before = (kernel - 1) * dilation;
   const Tensor padded = pad(x, {{0, 0}, {before, 0}, {0, 0}});
   Tensor y;
@@ -16,34 +17,40 @@ Tensor causal_convolution_definition(const Tensor& x, const Tensor& weight, cons
     const Tensor part = matmul(slice(padded, 1, start, start + time), squeeze(slice(weight, 0, r, r + 1), 0));
     y = y.defined() ? y + part : part;
   }
-  return bias.defined() ? y + bias : y;
+  return apply_epilogue(epilogue, bias.defined() ? y + bias : y);
 }
 
 namespace {
 
 /// Inputs: x, weight, then the bias if there is one.
 struct CausalConvolutionOp final : FusedOp {
-  explicit CausalConvolutionOp(std::int64_t steps) : dilation(steps) {}
+  CausalConvolutionOp(std::int64_t steps, Epilogue with) : dilation(steps), epilogue(with) {}
   std::int64_t dilation;
+  Epilogue epilogue;
+  NDArray slope;  // of the activation, for the gradient
 
   const char* name() const override { return "causal_convolution"; }
 
   Tensors definition(const Tensors& inputs) const override {
-    return {causal_convolution_definition(inputs[0], inputs[1], inputs.size() > 2 ? inputs[2] : Tensor(),
-                                          dilation)};
+    const Tensor bias = inputs.size() > 2 ? inputs[2] : Tensor();
+    return {causal_convolution_definition(inputs[0], inputs[1], bias, dilation, epilogue)};
   }
 
   NDArrays compute(const NDArrays& inputs) override {
     const NDArray x = inputs[0].compact(), weight = inputs[1].compact();
     const NDArray bias = inputs.size() > 2 ? inputs[2].compact() : NDArray();
     const NDArray y = NDArray::empty({x.size(0), x.size(1), weight.size(2)}, x.dtype(), x.device());
-    y.device()->causal_convolution(dilation, x.view(), weight.view(), bias.optional_view(), y.view());
+    if (epilogue != Epilogue::none && grad_enabled())
+      slope = NDArray::empty(y.shape(), y.dtype(), y.device());
+    y.device()->causal_convolution(dilation, epilogue, x.view(), weight.view(), bias.optional_view(),
+                                   y.view(), slope.optional_view());
     return {y};
   }
 
   void add_gradient(NDArrays g, const Saved& saved, GradientSums& into) override {
-    const NDArray x = saved.input_array(0).compact(), weight = saved.input_array(1).compact(),
-                  dy = g[0].compact();
+    const NDArray x = saved.input_array(0).compact(), weight = saved.input_array(1).compact();
+    const bool biased = saved.input_count() > 2 && into.needs(2);
+    const NDArray dy = epilogue_gradient(std::exchange(g[0], {}), slope, biased ? &into : nullptr, 2);
     const NDArray dx = into.needs(0) ? NDArray::empty(x.shape(), x.dtype(), x.device()) : NDArray();
     View dweight;
     if (into.needs(1)) {
@@ -54,7 +61,6 @@ struct CausalConvolutionOp final : FusedOp {
     }
     x.device()->causal_convolution_gradient(dilation, x.view(), weight.view(), dy.view(), dx.optional_view(),
                                             dweight);
-    if (saved.input_count() > 2 && into.needs(2)) into.add(2, reduce(Sum{}, dy, {0, 1}));
     if (dx.defined()) into.add(0, dx);
   }
 
@@ -70,7 +76,8 @@ struct CausalConvolutionOp final : FusedOp {
 
 }  // namespace
 
-Tensor causal_convolution(const Tensor& x, const Tensor& weight, const Tensor& bias, std::int64_t dilation) {
+Tensor causal_convolution(const Tensor& x, const Tensor& weight, const Tensor& bias, std::int64_t dilation,
+                          Epilogue epilogue) {
   require(x.rank() == 3 && weight.rank() == 3 && x.size(2) == weight.size(1) && weight.size(0) > 0,
           "causal_convolution: wants x [batch, time, in] and a weight [kernel, in, out], got ", x.shape(),
           " and ", weight.shape());
@@ -80,7 +87,7 @@ Tensor causal_convolution(const Tensor& x, const Tensor& weight, const Tensor& b
   Tensors inputs{x, weight};
   if (bias.defined()) inputs.push_back(bias);
   for (const Tensor& other : inputs) require_same_dtype("causal_convolution", x.array(), other.array());
-  return apply_op<CausalConvolutionOp>(inputs, dilation);
+  return apply_op<CausalConvolutionOp>(inputs, dilation, epilogue);
 }
 
 }  // namespace needle

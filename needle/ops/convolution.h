@@ -9,10 +9,10 @@ namespace needle {
 /// 2016, section 2.1; S29): x [batch, time, in], weight [kernel, in, out], bias [out] or undefined; [batch,
 /// time, out].
 Tensor causal_convolution(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
-                          std::int64_t dilation = 1);
+                          std::int64_t dilation = 1, Epilogue epilogue = Epilogue::none);
 
 /// The same as shifted products of the whole sequence.
 Tensor causal_convolution_definition(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                                     std::int64_t dilation);
+                                     std::int64_t dilation, Epilogue epilogue = Epilogue::none);
 
 }  // namespace needle

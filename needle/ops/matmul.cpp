@@ -2,6 +2,7 @@
 
 #include "needle/counters.h"
 #include "needle/ops/elementwise.h"
+#include "needle/ops/epilogue.h"
 #include "needle/ops/reduce.h"
 #include "needle/ops/shape.h"
 
@@ -95,18 +96,8 @@ struct LinearOp final : FusedOp {
   }
 
   Tensors definition(const Tensors& inputs) const override {
-    const Tensor product = matmul(inputs[0], inputs[1]), y = has_bias ? product + inputs[2] : product;
-    switch (epilogue) {
-      case Epilogue::relu:
-        return {relu(y)};
-      case Epilogue::gelu:
-        return {gelu(y)};
-      case Epilogue::gelu_tanh:
-        return {gelu(y, GeluForm::tanh)};
-      case Epilogue::none:
-        break;
-    }
-    return {y};
+    const Tensor product = matmul(inputs[0], inputs[1]);
+    return {apply_epilogue(epilogue, has_bias ? product + inputs[2] : product)};
   }
 
   NDArrays compute(const NDArrays& inputs) override {
@@ -123,19 +114,8 @@ struct LinearOp final : FusedOp {
   }
 
   void add_gradient(NDArrays g, const Saved& saved, GradientSums& into) override {
-    // In place where nobody else sees the incoming gradient.
-    NDArray incoming = rows_of(std::exchange(g[0], {}));
-    if (slope.defined() && !(incoming.is_compact() && incoming.is_exclusive())) incoming = incoming.copy();
-    if (!slope.defined()) incoming = incoming.compact();
-    View dbias;
-    if (has_bias && into.needs(2)) {
-      bool first = false;
-      NDArray& sum = into.sum(2, first);
-      if (first) sum.device()->fill(0, sum.view());
-      dbias = sum.mutable_view();
-    }
-    if (slope.defined() || dbias.data)
-      incoming.device()->epilogue_gradient(slope.optional_view(), incoming.view(), dbias);
+    const NDArray incoming = epilogue_gradient(rows_of(std::exchange(g[0], {})), slope,
+                                               has_bias && into.needs(2) ? &into : nullptr, 2);
     bool first = false;
     if (into.needs(0)) {
       NDArray dx = rows_of(into.sum(0, first));

@@ -1,0 +1,42 @@
+#include "needle/ops/epilogue.h"
+
+#include "needle/ops/elementwise.h"
+
+namespace needle {
+
+Tensor apply_epilogue(Epilogue epilogue, const Tensor& x) {
+  switch (epilogue) {
+    case Epilogue::relu:
+      return relu(x);
+    case Epilogue::gelu:
+      return gelu(x);
+    case Epilogue::gelu_tanh:
+      return gelu(x, GeluForm::tanh);
+    case Epilogue::none:
+      break;
+  }
+  return x;
+}
+
+NDArray epilogue_gradient(NDArray g, const NDArray& slope, GradientSums* into, int bias) {
+  if (!slope.defined())
+    g = g.compact();
+  else if (!(g.is_compact() && g.is_exclusive()))
+    g = g.copy();
+  View dbias;
+  if (into) {
+    bool first = false;
+    NDArray& sum = into->sum(bias, first);
+    if (first) sum.device()->fill(0, sum.view());
+    dbias = sum.mutable_view();
+  }
+  const auto rows = [](const NDArray& x) {
+    const std::int64_t width = x.size(-1);
+    return x.reshape({width == 0 ? 0 : x.count() / width, width}).view();
+  };
+  if (slope.defined() || dbias.data)
+    g.device()->epilogue_gradient(slope.defined() ? rows(slope) : View{}, rows(g), dbias);
+  return g;
+}
+
+}  // namespace needle

@@ -1,0 +1,60 @@
+// Products by every library of the build, and in every way that threads share them.
+#include "backends/cpu/gemm.h"
+
+#include "tests/agree.h"
+#include "tests/on_devices.h"
+
+namespace needle {
+namespace {
+
+class Products : public OnDevice {};
+INSTANTIATE_TEST_SUITE_P(All, Products, testing::ValuesIn(all_devices()), device_name);
+
+TEST_P(Products, EveryLibraryAgreesWithFloat64) {
+  struct Case {
+    std::int64_t n, k, m;
+  };
+  // Around the sizes at which the work is shared otherwise: single rows, few rows, long inner axes, large
+  // results.
+  for (const auto& [n, k, m] : {Case{1, 70, 65},
+                                {1, 300, 1},
+                                {16, 256, 40},
+                                {130, 17, 900},
+                                {1100, 33, 500},
+                                {100, 2000, 300},
+                                {300, 1300, 1100},
+                                {65, 64, 63}}) {
+    for (const bool left : {false, true}) {
+      for (const bool right : {false, true}) {
+        const NDArray a = left ? normal({k, n}, 1).transpose() : normal({n, k}, 1),
+                      b = right ? normal({m, k}, 2).transpose() : normal({k, m}, 2);
+        const NDArray exact = matmul(a, b), start = normal({n, m}, 3);
+        const NDArray single_a = left ? a.transpose().cast(DType::f32).transpose() : a.cast(DType::f32),
+                      single_b = right ? b.transpose().cast(DType::f32).transpose() : b.cast(DType::f32);
+        for (const Gemm library : available_gemms()) {
+          SCOPED_TRACE(testing::Message() << n << ' ' << k << ' ' << m << ' ' << left << right);
+          const GemmScope scope(library);
+          EXPECT_TRUE(agrees(matmul(single_a, single_b), exact, 1e-5, std::sqrt(static_cast<double>(k))));
+          NDArray sum = start.cast(DType::f32);
+          matmul_into(single_a, single_b, sum, true);
+          EXPECT_TRUE(agrees(sum, binary(Add{}, exact, start), 1e-5, std::sqrt(static_cast<double>(k))));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Products, TheChoiceIsShownAndScoped) {
+  const std::string before = gemm_description();
+  {
+    const GemmScope scope(Gemm::openblas);
+    EXPECT_TRUE(gemm_description().starts_with("OpenBLAS"));
+  }
+  EXPECT_EQ(gemm_description(), before);
+  if (available_gemms().size() == 1) {
+    EXPECT_TRUE(contains(error_of([&] { choose_gemm(Gemm::onednn); }), {"oneDNN", "libdnnl-dev"}));
+  }
+}
+
+}  // namespace
+}  // namespace needle
