@@ -2,7 +2,9 @@
 BUILD ?= build
 JOBS ?= $(shell nproc)
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
-PACKAGES := g++ gfortran make cmake ninja-build libopenblas-openmp-dev libdnnl-dev nlohmann-json3-dev libcli11-dev libgtest-dev
+PACKAGES := g++ gfortran make cmake ninja-build libopenblas-openmp-dev nlohmann-json3-dev libcli11-dev libgtest-dev
+# Faster products; without it they are OpenBLAS's.
+WANTED := libdnnl-dev
 
 .PHONY: help train test build deps bench asan format clean
 help:
@@ -34,6 +36,11 @@ deps:
 	  echo "installing:$$missing"; \
 	  $(SUDO) apt-get update -qq && DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -y -qq --no-install-recommends $$missing; \
 	fi
+	@dpkg-query -W -f '$${Status}' $(WANTED) 2>/dev/null | grep -q 'ok installed' || { \
+	  echo "installing: $(WANTED)"; \
+	  { $(SUDO) apt-get update -qq && DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -y -qq --no-install-recommends $(WANTED); } \
+	    || echo "going on without $(WANTED)"; \
+	}
 
 asan: deps
 	cmake -S . -B $(BUILD)-asan -G Ninja -DNEEDLE_SANITIZE=ON

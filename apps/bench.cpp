@@ -1,5 +1,6 @@
 // `needle bench`: training steps of small models, measured against this machine's own limits and other
 // programs.
+#include <sched.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <iomanip>
 #include <iostream>
@@ -243,8 +245,28 @@ void print_ops(const nlohmann::json& r) {
   }
 }
 
+/// Another program must not inherit what this one has chosen for itself: the one processor that its first
+/// thread is bound to, and the settings of threads that it started itself anew with.
+class OwnSettingsAside {
+ public:
+  OwnSettingsAside() {
+    sched_getaffinity(0, sizeof bound_, &bound_);
+    cpu_set_t all;
+    std::memset(&all, 0xFF, sizeof all);
+    sched_setaffinity(0, sizeof all, &all);
+    forget_restart_settings();
+  }
+  OwnSettingsAside(const OwnSettingsAside&) = delete;
+  OwnSettingsAside& operator=(const OwnSettingsAside&) = delete;
+  ~OwnSettingsAside() { sched_setaffinity(0, sizeof bound_, &bound_); }
+
+ private:
+  cpu_set_t bound_{};
+};
+
 /// The last number of that name that a command prints in a line of JSON.
 double number_of_command(const std::string& command, const std::string& key) {
+  const OwnSettingsAside aside;
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
   require(pipe != nullptr, "bench: the command could not be started: ", command);
   std::string output;

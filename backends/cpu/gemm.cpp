@@ -124,8 +124,8 @@ std::string gemm_description() {
          (kernels_were_pinned ? " (pinned by OPENBLAS_CORETYPE)" : "");
 }
 
-bool prefers_columns([[maybe_unused]] const Matrix& a, std::int64_t n, std::int64_t m, std::int64_t k,
-                     [[maybe_unused]] bool single) {
+bool prefers_columns([[maybe_unused]] const Matrix& a, std::int64_t n, std::int64_t m,
+                     [[maybe_unused]] std::int64_t k, [[maybe_unused]] bool single) {
 #ifdef NEEDLE_ONEDNN
   // oneDNN likes columns but for transposed operands and few columns of a long inner axis. Results that fit
   // the caches go by rows nonetheless: what reads them next is shared out by rows.
