@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -22,6 +21,7 @@
 #include "apps/command.h"
 #include "apps/options.h"
 #include "apps/terminal.h"
+#include "backends/clock.h"
 #include "needle/counters.h"
 #include "needle/threads.h"
 
@@ -37,10 +37,6 @@ struct BenchOptions {
   ComputeOptions compute;
   bool json = false;
 };
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 /// The number below which `share` of the values lie.
 double quantile(std::vector<double> values, double share) {

@@ -1,11 +1,11 @@
 #include "apps/bench_floor.h"
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "backends/clock.h"
 #include "backends/cpu/gemm.h"
 #include "backends/cpu/roofs.h"
 #include "needle/counters.h"
@@ -13,10 +13,6 @@
 namespace needle {
 
 namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 NDArray random_matrix(std::int64_t rows, std::int64_t columns, Device device) {
   Generator random(3);

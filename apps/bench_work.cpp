@@ -1,8 +1,8 @@
 #include "apps/bench_work.h"
 
 #include <charconv>
-#include <chrono>
 
+#include "backends/clock.h"
 #include "needle/nn/convolution.h"
 #include "needle/nn/recurrent.h"
 #include "needle/train/trainer.h"
@@ -10,10 +10,6 @@
 namespace needle {
 
 namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 /// Rows of random tokens; the last 1/16 of each is PAD.
 Batch random_batch(std::int64_t vocabulary, std::int64_t time, std::int64_t rows_wanted) {
@@ -49,17 +45,6 @@ class DecoderWork final : public Work {
   SequenceInput input_;
   NDArray labels_;
 };
-
-DecoderConfig decoder_config(std::int64_t vocabulary, std::int64_t context, std::int64_t width,
-                             std::int64_t layers, std::int64_t heads) {
-  DecoderConfig config;
-  config.vocabulary = vocabulary;
-  config.context = context;
-  config.width = width;
-  config.layers = layers;
-  config.heads = heads;
-  return config;
-}
 
 constexpr std::int64_t kWidth = 256, kVocabulary = 65, kRows = 16;
 
@@ -182,11 +167,12 @@ const std::vector<std::string>& work_names() {
 }
 
 std::unique_ptr<Work> make_work(const std::string& name, Device device) {
-  if (name == "W1") return std::make_unique<DecoderWork>(name, decoder_config(65, 64, 128, 4, 4), 12, device);
+  if (name == "W1")
+    return std::make_unique<DecoderWork>(name, DecoderConfig::of_size(65, 64, 128, 4, 4), 12, device);
   if (name == "W2")
-    return std::make_unique<DecoderWork>(name, decoder_config(512, 256, 384, 6, 6), 8, device);
+    return std::make_unique<DecoderWork>(name, DecoderConfig::of_size(512, 256, 384, 6, 6), 8, device);
   if (name == "W3")
-    return std::make_unique<DecoderWork>(name, decoder_config(50257, 64, 768, 12, 12), 4, device);
+    return std::make_unique<DecoderWork>(name, DecoderConfig::of_size(50257, 64, 768, 12, 12), 4, device);
   if (name == "rnn") return std::make_unique<SequenceWork>(name, RecurrentCell::tanh, 128, device);
   if (name == "lstm") return std::make_unique<SequenceWork>(name, RecurrentCell::lstm, 128, device);
   if (name == "convolution") return std::make_unique<SequenceWork>(name, std::nullopt, 256, device);

@@ -32,15 +32,7 @@ struct CheckResult {
 constexpr double kBound = 1e-5;      // of the relative error of float32 logits
 constexpr double kLossBound = 0.15;  // around the loss of a guess among all tokens
 
-DecoderConfig toy_config() {
-  DecoderConfig config;
-  config.vocabulary = 16;
-  config.context = 8;
-  config.width = 32;
-  config.layers = 2;
-  config.heads = 4;
-  return config;
-}
+DecoderConfig toy_config() { return DecoderConfig::of_size(16, 8, 32, 2, 4); }
 
 /// Two rows of three and one letters: with their ends, four and two targets.
 std::vector<TokenRow> toy_rows() { return {{7, 3, 11}, {5}}; }

@@ -1,13 +1,13 @@
 #include "apps/train_run.h"
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <utility>
 
 #include "apps/loss_curve.h"
 #include "apps/train_report.h"
+#include "backends/clock.h"
 #include "needle/anomaly.h"
 #include "needle/io/checkpoint.h"
 #include "needle/train/training.h"
@@ -17,11 +17,6 @@ namespace needle {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// The settings that the options mean: those of the saved run where one is gone on with.
 TrainSettings settings_of(const TrainOptions& options, const fs::path& checkpoint) {
@@ -72,9 +67,9 @@ double estimate_seconds(Trainer& trainer, const std::function<bool()>& stop) {
   }
   if (stop()) return 0;
   const std::vector<Batch> batches = trainer.data().validation_batches(trainer.settings().batch);
-  const Clock::time_point start = Clock::now();
+  const double start = now();
   evaluate(trainer.model(), {batches.front()}, trainer.device());
-  const double evaluation = seconds_since(start) * static_cast<double>(batches.size());
+  const double evaluation = (now() - start) * static_cast<double>(batches.size());
   return static_cast<double>(steps) *
          (step + evaluation / static_cast<double>(trainer.settings().evaluate_every));
 }
@@ -93,12 +88,12 @@ void run_training(const TrainOptions& options, const std::function<bool()>& stop
   const ObserverScope watch(options.anomaly ? &detector : nullptr);
   const std::unique_ptr<TrainReport> report = options.json ? make_json_report() : make_text_report();
   report->start(measure_start(trainer, run, estimate_seconds(trainer, stop)));
-  const Clock::time_point start = Clock::now();
+  const double start = now();
   const std::int64_t first = trainer.steps_done();
   TrainingEvents events;
   events.stop = stop;
   events.on_step = [&](const StepResult& step, std::optional<double> validation_loss) {
-    const double a_step = seconds_since(start) / static_cast<double>(step.step - first);
+    const double a_step = (now() - start) / static_cast<double>(step.step - first);
     report->step(step, validation_loss, a_step * static_cast<double>(settings.steps - step.step));
   };
   const bool finished = train(trainer, run, events);

@@ -60,12 +60,7 @@ TEST_P(CountersTest, S31_ABlockCosts24BTD2And4BT2D) {
 }
 
 TEST_P(CountersTest, S31_ADecoderCostsItsBlocksAndItsHead) {
-  DecoderConfig config;
-  config.vocabulary = 11;
-  config.context = 9;
-  config.width = 8;
-  config.layers = 3;
-  config.heads = 2;
+  DecoderConfig config = DecoderConfig::of_size(11, 9, 8, 3, 2);
   Generator random(1);
   Decoder model(config, random, device());
   OperationCounter counter;
@@ -115,12 +110,7 @@ TEST_P(CountersTest, S31_AttentionCountsThePairsThatItsMasksAllow) {
 }
 
 TEST_P(CountersTest, S37_DecodingReadsEachPastOnce) {
-  DecoderConfig config;
-  config.vocabulary = 11;
-  config.context = 16;
-  config.width = 8;
-  config.layers = 1;
-  config.heads = 2;
+  DecoderConfig config = DecoderConfig::of_size(11, 16, 8, 1, 2);
   Generator random(1);
   Decoder model(config, random, device());
   Cache cache = model.empty_state(1, 16);

@@ -17,12 +17,7 @@ struct NamedDecoder {
 /// A small decoder with odd sizes, of which `change` changes something.
 template <class Change>
 NamedDecoder changed_decoder(std::string name, Change&& change) {
-  DecoderConfig config;
-  config.vocabulary = 13;
-  config.context = 11;
-  config.width = 12;
-  config.layers = 2;
-  config.heads = 3;
+  DecoderConfig config = DecoderConfig::of_size(13, 11, 12, 2, 3);
   change(config);
   return {std::move(name), config};
 }

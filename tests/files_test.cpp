@@ -12,23 +12,12 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "backends/error.h"
+#include "tests/on_devices.h"
 
 namespace needle {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// The message of the Error that `function` throws, or a note that it threw none.
-template <class F>
-std::string error_of(F&& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "(no error)";
-}
 
 bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 

@@ -1,20 +1,16 @@
 #include "backends/cpu/roofs.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <vector>
 
+#include "backends/clock.h"
 #include "backends/cpu/lanes.h"
 #include "backends/cpu/parallel.h"
 
 namespace needle {
 
 namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 /// Steps of kChains independent multiply-adds; what comes out is of no use but keeps them from being left
 /// out.

@@ -1,20 +1,16 @@
 #include "needle/inspect/profile.h"
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "backends/clock.h"
 #include "needle/io/files.h"
 
 namespace needle {
 
 namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 void wait_for(std::span<const NDArray> arrays) {
   for (const NDArray& array : arrays) {

@@ -5,6 +5,17 @@
 
 namespace needle {
 
+DecoderConfig DecoderConfig::of_size(std::int64_t vocabulary, std::int64_t context, std::int64_t width,
+                                     std::int64_t layers, std::int64_t heads) {
+  DecoderConfig config;
+  config.vocabulary = vocabulary;
+  config.context = context;
+  config.width = width;
+  config.layers = layers;
+  config.heads = heads;
+  return config;
+}
+
 DecoderConfig DecoderConfig::resolved() const {
   const auto positive = [](const char* name, std::int64_t value) {
     require(value > 0, "model: ", name, " must be positive, got ", value);

@@ -15,6 +15,9 @@ struct DecoderConfig : BlockConfig {
   bool tied = true;  ///< head = token table transposed, without bias
   Initialisation initialisation = Initialisation::normal;
 
+  /// The default one with these sizes.
+  static DecoderConfig of_size(std::int64_t vocabulary, std::int64_t context, std::int64_t width,
+                               std::int64_t layers, std::int64_t heads);
   /// The config with every 0 filled in. Throws when sizes do not fit together.
   DecoderConfig resolved() const;
   /// How many numbers the parameters of such a decoder hold, by formula.

@@ -1,10 +1,10 @@
 #include "needle/train/trainer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "backends/clock.h"
 #include "needle/io/checkpoint.h"
 
 namespace needle {
@@ -12,13 +12,8 @@ namespace needle {
 namespace {
 
 using nlohmann::json;
-using Clock = std::chrono::steady_clock;
 
 constexpr const char* kFormat = "needle checkpoint 1";
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 TrainSettings with_vocabulary(TrainSettings settings, const Dataset& data) {
   settings.validate();
@@ -105,7 +100,7 @@ StepResult Trainer::add_gradients(DataPosition& position, Generator& random) {
 }
 
 StepResult Trainer::step() {
-  const Clock::time_point start = Clock::now();
+  const double start = now();
   StepResult result = add_gradients(position_, random_);
   result.learning_rate = settings_.schedule().rate(steps_done_);
   result.step = ++steps_done_;
@@ -114,18 +109,18 @@ StepResult Trainer::step() {
   if (!norm.finite) result.skipped = "the gradient of " + norm.first_bad + " is not finite";
   if (result.skipped.empty()) optimizer_->step(result.learning_rate, norm.scale);
   optimizer_->clear_gradients();
-  result.seconds = seconds_since(start);
+  result.seconds = (now() - start);
   return result;
 }
 
 StepResult Trainer::rehearse_step() {
-  const Clock::time_point start = Clock::now();
+  const double start = now();
   DataPosition position = position_;
   Generator random = random_;
   StepResult result = add_gradients(position, random);
   result.gradient_norm = gradient_norm(parameters_, settings_.clip).norm;
   optimizer_->clear_gradients();
-  result.seconds = seconds_since(start);
+  result.seconds = (now() - start);
   return result;
 }
 
