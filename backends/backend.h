@@ -87,9 +87,16 @@ struct RecurrentGradients {
   View input, hidden, state, cell;  ///< overwritten
 };
 
+/// A parameter, its gradient and its optimizer's state: compact views of one shape.
+struct ParameterArrays {
+  View parameter, gradient;
+  View first, second;  ///< Adam's moments; SGD's momentum is `first`, or absent
+  double weight_decay = 0;
+};
+
 /// One step of Adam (Kingma and Ba 2015, algorithm 1) or AdamW (Loshchilov and Hutter 2019, algorithm 2).
 struct AdamStep {
-  double learning_rate, beta1, beta2, epsilon, weight_decay;
+  double learning_rate, beta1, beta2, epsilon;
   double correction1, correction2;  ///< 1 - beta^step
   double gradient_scale;            ///< factor on the gradient (clipping)
   bool decoupled;                   ///< AdamW: decay the parameter, not through the gradient
@@ -97,7 +104,7 @@ struct AdamStep {
 
 /// One step of SGD with momentum (u = momentum u + g + decay w; w -= rate u, or Nesterov's form).
 struct SgdStep {
-  double learning_rate, momentum, weight_decay, gradient_scale;
+  double learning_rate, momentum, gradient_scale;
   bool nesterov;
 };
 
@@ -149,10 +156,11 @@ class Backend {
   /// (stride 0 to broadcast); the last two axes of a, b and y row- or column-major (y row-major).
   virtual void matmul(const View& a, const View& b, const View& y, bool accumulate) = 0;
 
-  /// y = f(x weight + bias), f by the epilogue, and slope = f'(x weight + bias) where it is wanted: x [rows,
-  /// in], weight [in, out], bias [out] or absent, y and slope [rows, out], all compact.
-  virtual void linear(Epilogue epilogue, const View& x, const View& weight, const View& bias, const View& y,
-                      const View& slope) = 0;
+  /// y = f(x weight + bias) + residual, f by the epilogue, and slope = f'(x weight + bias) where it is wanted:
+  /// x [rows, in], weight [in, out], bias [out] or absent, residual [rows, out] or absent, y and slope [rows,
+  /// out], all compact.
+  virtual void linear(Epilogue epilogue, const View& x, const View& weight, const View& bias,
+                      const View& residual, const View& y, const View& slope) = 0;
   /// g *= slope in place where there is a slope, then dbias [width] += the sum of g's rows where it is
   /// wanted.
   virtual void epilogue_gradient(const View& slope, const View& g, const View& dbias) = 0;
@@ -208,13 +216,11 @@ class Backend {
   virtual void causal_convolution_gradient(std::int64_t dilation, const View& x, const View& weight,
                                            const View& dy, const View& dx, const View& dweight) = 0;
 
-  // Optimizers, in place; compact views of one shape.
-  /// Sum of the squares of all elements of all arrays, in double.
+  // Optimizers, in place, all parameters in one pass.
+  /// Sum of the squares of all elements of all arrays (compact), in double.
   virtual double sum_of_squares(std::span<const View> arrays) = 0;
-  virtual void adam(const AdamStep& step, const View& parameter, const View& gradient, const View& first,
-                    const View& second) = 0;
-  virtual void sgd(const SgdStep& step, const View& parameter, const View& gradient,
-                   const View& velocity) = 0;
+  virtual void adam(const AdamStep& step, std::span<const ParameterArrays> parameters) = 0;
+  virtual void sgd(const SgdStep& step, std::span<const ParameterArrays> parameters) = 0;
 };
 
 }  // namespace needle

@@ -132,7 +132,8 @@ TEST_P(AutogradBugs, BR038_ValueChangedThroughAnAliasIsAnErrorAndNotAWrongGradie
   const Tensor w = leaf({1, 2}), x(array({3, 4}));
   const Tensor y = sum(w * w * x);
   NDArray parameter = w.array();
-  device()->sgd({0.1, 0, 0, 1, false}, parameter.mutable_view(), x.array().view(), {});
+  const ParameterArrays step{parameter.mutable_view(), x.array().view(), {}, {}};
+  device()->sgd({0.1, 0, 1, false}, {&step, 1});
   EXPECT_TRUE(contains(error_of([&] { y.backward(); }), {"multiply", "overwritten"}));
 }
 

@@ -33,8 +33,8 @@ class CpuBackend final : public Backend {
   void top_k(const View& x, const View& values, const View& indices) override;
   void cumulative_sum(const View& x, int axis, const View& y) override;
   void matmul(const View& a, const View& b, const View& y, bool accumulate) override;
-  void linear(Epilogue epilogue, const View& x, const View& weight, const View& bias, const View& y,
-              const View& slope) override;
+  void linear(Epilogue epilogue, const View& x, const View& weight, const View& bias, const View& residual,
+              const View& y, const View& slope) override;
   void epilogue_gradient(const View& slope, const View& g, const View& dbias) override;
   void gather_rows(const View& table, const View& rows, const View& y) override;
   void scatter_add_rows(const View& x, const View& rows, const View& table) override;
@@ -64,9 +64,8 @@ class CpuBackend final : public Backend {
   void causal_convolution_gradient(std::int64_t dilation, const View& x, const View& weight, const View& dy,
                                    const View& dx, const View& dweight) override;
   double sum_of_squares(std::span<const View> arrays) override;
-  void adam(const AdamStep& step, const View& parameter, const View& gradient, const View& first,
-            const View& second) override;
-  void sgd(const SgdStep& step, const View& parameter, const View& gradient, const View& velocity) override;
+  void adam(const AdamStep& step, std::span<const ParameterArrays> parameters) override;
+  void sgd(const SgdStep& step, std::span<const ParameterArrays> parameters) override;
 
  private:
   MemoryPool pool_;

@@ -195,8 +195,8 @@ void CpuBackend::matmul(const View& a, const View& b, const View& y, bool accumu
   if (!in_place) copy(result, target);
 }
 
-void CpuBackend::linear(Epilogue epilogue, const View& x, const View& weight, const View& bias, const View& y,
-                        const View& slope) {
+void CpuBackend::linear(Epilogue epilogue, const View& x, const View& weight, const View& bias,
+                        const View& residual, const View& y, const View& slope) {
   const std::int64_t rows = y.shape[0], width = y.shape[1], inner = x.shape[1];
   if (y.count() == 0) return;
   dispatch_computing("linear", y.dtype, [&](auto tag) {
@@ -204,7 +204,7 @@ void CpuBackend::linear(Epilogue epilogue, const View& x, const View& weight, co
     const Scratch<T> zeros(pool_, static_cast<std::size_t>(bias.data ? 0 : width));
     if (!bias.data) std::fill_n(zeros.data(), width, T(0));
     const epilogue::Target<T> target{y.as<T>(), slope.as<T>(), bias.data ? bias.as<T>() : zeros.data(),
-                                     width};
+                                     width, residual.as<T>()};
     const auto finish = [&](auto... range) { epilogue::finish(epilogue, target, range...); };
     if (inner == 0) {
       fill(0, y);

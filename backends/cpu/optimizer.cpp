@@ -1,54 +1,133 @@
-// Optimizer steps: one pass over parameter, gradient and state.
+// What a training step does with its gradients: two passes over memory, one for their norm and one for the
+// step, each over all parameters at once.
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/loops.h"
 
 namespace needle {
 
-void CpuBackend::adam(const AdamStep& step, const View& parameter, const View& gradient, const View& first,
-                      const View& second) {
-  dispatch_computing("adam", parameter.dtype, [&](auto tag) {
+namespace {
+
+/// A run of elements of one array, small enough to share out evenly.
+struct Piece {
+  std::size_t array;
+  std::int64_t first, count;
+};
+
+/// Elements of a piece. A constant, so that sums over pieces do not depend on the number of threads.
+constexpr std::int64_t kPiece = 1 << 14;
+
+/// body(piece number, piece) for the pieces of all arrays; count_of(i) gives the elements of array i.
+template <class CountOf, class Body>
+void for_each_piece(std::size_t arrays, const CountOf& count_of, const Body& body) {
+  std::vector<Piece> pieces;
+  for (std::size_t i = 0; i < arrays; ++i) {
+    const std::int64_t count = count_of(i);
+    for (std::int64_t first = 0; first < count; first += kPiece)
+      pieces.push_back({i, first, std::min(kPiece, count - first)});
+  }
+#pragma omp parallel for schedule(static) if (pieces.size() > 1)
+  for (std::size_t i = 0; i < pieces.size(); ++i) body(i, pieces[i]);
+}
+
+/// body(TypeTag, range...) with the arrays' dtype, which is computed in here; a mixture is stepped type by
+/// type.
+template <class Body>
+void dispatch_parameters(const char* op, std::span<const ParameterArrays> all, const Body& body) {
+  for (std::size_t first = 0, last; first < all.size(); first = last) {
+    const DType dtype = all[first].parameter.dtype;
+    for (last = first + 1; last < all.size() && all[last].parameter.dtype == dtype;) ++last;
+    dispatch_computing(op, dtype, [&](auto tag) { body(tag, all.subspan(first, last - first)); });
+  }
+}
+
+}  // namespace
+
+double CpuBackend::sum_of_squares(std::span<const View> arrays) {
+  for (const View& x : arrays) dispatch_computing("sum_of_squares", x.dtype, [](auto) {});
+  std::vector<double> sums;
+  for (const View& x : arrays)
+    sums.resize(sums.size() + static_cast<std::size_t>((x.count() + kPiece - 1) / kPiece));
+  for_each_piece(
+      arrays.size(), [&](std::size_t i) { return arrays[i].count(); },
+      [&](std::size_t number, const Piece& piece) {
+        dispatch_computing("sum_of_squares", arrays[piece.array].dtype, [&](auto tag) {
+          using T = typename decltype(tag)::type;
+          const T* const from = arrays[piece.array].as<T>() + piece.first;
+          constexpr std::int64_t kLanes = 16;
+          double lanes[kLanes] = {};
+          std::int64_t i = 0;
+          for (; i + kLanes <= piece.count; i += kLanes) {
+#pragma omp simd
+            for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+              const double element = static_cast<double>(from[i + lane]);
+              lanes[lane] += element * element;
+            }
+          }
+          for (; i < piece.count; ++i)
+            lanes[0] += static_cast<double>(from[i]) * static_cast<double>(from[i]);
+          sums[number] = std::accumulate(lanes, lanes + kLanes, 0.0);
+        });
+      });
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
+void CpuBackend::adam(const AdamStep& step, std::span<const ParameterArrays> parameters) {
+  dispatch_parameters("adam", parameters, [&](auto tag, std::span<const ParameterArrays> alike) {
     using T = typename decltype(tag)::type;
-    T *w = parameter.as<T>(), *m = first.as<T>(), *v = second.as<T>();
-    const T* g = gradient.as<T>();
     const T scale = static_cast<T>(step.gradient_scale), epsilon = static_cast<T>(step.epsilon);
     const T beta1 = static_cast<T>(step.beta1), beta2 = static_cast<T>(step.beta2);
     const T new1 = static_cast<T>(1 - step.beta1), new2 = static_cast<T>(1 - step.beta2);
-    const T coupled = static_cast<T>(step.decoupled ? 0 : step.weight_decay);
-    const T keep = static_cast<T>(step.decoupled ? 1 - step.learning_rate * step.weight_decay : 1);
     const T rate = static_cast<T>(step.learning_rate / step.correction1);
     const T root_correction = static_cast<T>(1 / std::sqrt(step.correction2));
-    const std::int64_t count = parameter.count();
-#pragma omp parallel for simd schedule(static) if (parallel : count >= kParallelElements)
-    for (std::int64_t i = 0; i < count; ++i) {
-      const T slope = g[i] * scale + coupled * w[i];
-      m[i] = beta1 * m[i] + new1 * slope;
-      v[i] = beta2 * v[i] + new2 * slope * slope;
-      w[i] = keep * w[i] - rate * m[i] / (std::sqrt(v[i]) * root_correction + epsilon);
-    }
+    for_each_piece(
+        alike.size(), [&](std::size_t i) { return alike[i].parameter.count(); },
+        [&](std::size_t, const Piece& piece) {
+          const ParameterArrays& arrays = alike[piece.array];
+          T* const w = arrays.parameter.as<T>() + piece.first;
+          T *const m = arrays.first.as<T>() + piece.first, *const v = arrays.second.as<T>() + piece.first;
+          const T* const g = arrays.gradient.as<T>() + piece.first;
+          const T coupled = static_cast<T>(step.decoupled ? 0 : arrays.weight_decay);
+          const T keep = static_cast<T>(step.decoupled ? 1 - step.learning_rate * arrays.weight_decay : 1);
+#pragma omp simd
+          for (std::int64_t i = 0; i < piece.count; ++i) {
+            const T slope = g[i] * scale + coupled * w[i];
+            m[i] = beta1 * m[i] + new1 * slope;
+            v[i] = beta2 * v[i] + new2 * slope * slope;
+            w[i] = keep * w[i] - rate * m[i] / (std::sqrt(v[i]) * root_correction + epsilon);
+          }
+        });
   });
 }
 
-void CpuBackend::sgd(const SgdStep& step, const View& parameter, const View& gradient, const View& velocity) {
-  dispatch_computing("sgd", parameter.dtype, [&](auto tag) {
+void CpuBackend::sgd(const SgdStep& step, std::span<const ParameterArrays> parameters) {
+  dispatch_parameters("sgd", parameters, [&](auto tag, std::span<const ParameterArrays> alike) {
     using T = typename decltype(tag)::type;
-    T *w = parameter.as<T>(), *u = velocity.as<T>();
-    const T* g = gradient.as<T>();
-    const T scale = static_cast<T>(step.gradient_scale), decay = static_cast<T>(step.weight_decay);
-    const T rate = static_cast<T>(step.learning_rate), momentum = static_cast<T>(step.momentum);
-    const std::int64_t count = parameter.count();
-    if (!u) {
-#pragma omp parallel for simd schedule(static) if (parallel : count >= kParallelElements)
-      for (std::int64_t i = 0; i < count; ++i) w[i] -= rate * (g[i] * scale + decay * w[i]);
-      return;
-    }
-#pragma omp parallel for simd schedule(static) if (parallel : count >= kParallelElements)
-    for (std::int64_t i = 0; i < count; ++i) {
-      const T slope = g[i] * scale + decay * w[i];
-      u[i] = momentum * u[i] + slope;
-      w[i] -= rate * (step.nesterov ? slope + momentum * u[i] : u[i]);
-    }
+    const T scale = static_cast<T>(step.gradient_scale), rate = static_cast<T>(step.learning_rate);
+    const T momentum = static_cast<T>(step.momentum);
+    for_each_piece(
+        alike.size(), [&](std::size_t i) { return alike[i].parameter.count(); },
+        [&](std::size_t, const Piece& piece) {
+          const ParameterArrays& arrays = alike[piece.array];
+          T* const w = arrays.parameter.as<T>() + piece.first;
+          const T* const g = arrays.gradient.as<T>() + piece.first;
+          const T decay = static_cast<T>(arrays.weight_decay);
+          if (!arrays.first.data) {
+#pragma omp simd
+            for (std::int64_t i = 0; i < piece.count; ++i) w[i] -= rate * (g[i] * scale + decay * w[i]);
+            return;
+          }
+          T* const u = arrays.first.as<T>() + piece.first;
+#pragma omp simd
+          for (std::int64_t i = 0; i < piece.count; ++i) {
+            const T slope = g[i] * scale + decay * w[i];
+            u[i] = momentum * u[i] + slope;
+            w[i] -= rate * (step.nesterov ? slope + momentum * u[i] : u[i]);
+          }
+        });
   });
 }
 

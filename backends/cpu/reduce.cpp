@@ -182,34 +182,4 @@ void CpuBackend::reduce(const ReduceOp& op, const View& x, const View& y) {
       op);
 }
 
-double CpuBackend::sum_of_squares(std::span<const View> arrays) {
-  constexpr std::int64_t kPiece = 1 << 14;
-  std::vector<double> partial;
-  for (const View& x : arrays) {
-    dispatch_computing("sum_of_squares", x.dtype, [&](auto tag) {
-      using T = typename decltype(tag)::type;
-      const std::int64_t count = x.count(), pieces = (count + kPiece - 1) / kPiece;
-      const std::size_t before = partial.size();
-      partial.resize(before + static_cast<std::size_t>(pieces));
-#pragma omp parallel for schedule(static) if (count >= kParallelElements)
-      for (std::int64_t piece = 0; piece < pieces; ++piece) {
-        const T* from = x.as<T>() + piece * kPiece;
-        const std::int64_t here = std::min(kPiece, count - piece * kPiece);
-        double lanes[kLanes] = {};
-        std::int64_t i = 0;
-        for (; i + kLanes <= here; i += kLanes) {
-#pragma omp simd
-          for (std::int64_t lane = 0; lane < kLanes; ++lane) {
-            const double element = static_cast<double>(from[i + lane]);
-            lanes[lane] += element * element;
-          }
-        }
-        for (; i < here; ++i) lanes[0] += static_cast<double>(from[i]) * static_cast<double>(from[i]);
-        partial[before + static_cast<std::size_t>(piece)] = std::accumulate(lanes, lanes + kLanes, 0.0);
-      }
-    });
-  }
-  return std::accumulate(partial.begin(), partial.end(), 0.0);
-}
-
 }  // namespace needle

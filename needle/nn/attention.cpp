@@ -59,7 +59,7 @@ MultiHeadAttention::MultiHeadAttention(const BlockConfig& block, const Init& ini
       out(config.width, config.width, config.bias, init, true) {}
 
 Tensor MultiHeadAttention::forward(const Tensor& x, const PassPositions& positions, const Pass& pass,
-                                   int layer) const {
+                                   int layer, const Tensor& residual) const {
   const Scope scope(*this);
   const std::int64_t batch = x.size(0), time = x.size(1), head_width = config.width / config.heads;
   const std::int64_t key_columns = config.key_value_heads * head_width;
@@ -98,7 +98,7 @@ Tensor MultiHeadAttention::forward(const Tensor& x, const PassPositions& positio
     if (options.allowed.defined()) options.window = 0;
   }
   const Tensor mixed = attention(query, key, value, options);
-  return out.forward(reshape(transpose(mixed, 1, 2), {batch, time, config.width}));
+  return out.forward(reshape(transpose(mixed, 1, 2), {batch, time, config.width}), Epilogue::none, residual);
 }
 
 void MultiHeadAttention::list(Parts& parts) {
@@ -116,16 +116,21 @@ Block::Block(const BlockConfig& block, const Init& init)
 
 Tensor Block::forward(const Tensor& x, const PassPositions& positions, const Pass& pass, int layer) const {
   const Scope scope(*this);
-  const auto attend = [&](const Tensor& y) {
-    return dropout.forward(attention.forward(y, positions, pass, layer), pass);
+  // r + branch(y); where nothing is dropped, the branch's last map adds r itself.
+  const bool drops = pass.training && dropout.p > 0;
+  const auto attend = [&](const Tensor& r, const Tensor& y) {
+    if (drops) return r + dropout.forward(attention.forward(y, positions, pass, layer), pass);
+    return attention.forward(y, positions, pass, layer, r);
   };
-  const auto feed = [&](const Tensor& y) { return dropout.forward(ffn.forward(y), pass); };
+  const auto feed = [&](const Tensor& r, const Tensor& y) {
+    return drops ? r + dropout.forward(ffn.forward(y), pass) : ffn.forward(y, r);
+  };
   if (order == NormOrder::pre) {
-    const Tensor u = x + attend(norm1.forward(x));
-    return u + feed(norm2.forward(u));
+    const Tensor u = attend(x, norm1.forward(x));
+    return feed(u, norm2.forward(u));
   }
-  const Tensor u = norm1.forward(x + attend(x));
-  return norm2.forward(u + feed(u));
+  const Tensor u = norm1.forward(attend(x, x));
+  return norm2.forward(feed(u, u));
 }
 
 void Block::list(Parts& parts) {

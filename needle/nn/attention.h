@@ -49,8 +49,9 @@ struct MultiHeadAttention : Module {
   BlockConfig config;
   Linear qkv, out;
   /// x [batch, time, width] -> the same; with pass.past, new positions read the past of cache layer `layer`
-  /// as well.
-  Tensor forward(const Tensor& x, const PassPositions& positions, const Pass& pass, int layer) const;
+  /// as well. Added to the residual where there is one.
+  Tensor forward(const Tensor& x, const PassPositions& positions, const Pass& pass, int layer,
+                 const Tensor& residual = {}) const;
   void list(Parts& parts) override;
 };
 

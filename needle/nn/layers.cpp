@@ -39,9 +39,9 @@ Linear::Linear(std::int64_t in, std::int64_t out, bool with_bias, const Init& in
   if (with_bias) bias = initial_bias(out, in, init);
 }
 
-Tensor Linear::forward(const Tensor& x, Epilogue epilogue) const {
+Tensor Linear::forward(const Tensor& x, Epilogue epilogue, const Tensor& residual) const {
   const Scope scope(*this);
-  return linear(x, weight, bias, epilogue);
+  return linear(x, weight, bias, epilogue, residual);
 }
 
 void Linear::list(Parts& parts) {
@@ -93,19 +93,22 @@ FeedForward::FeedForward(std::int64_t width, std::int64_t inner, Activation with
       up(width, inner, with_bias, init),
       down(inner, width, with_bias, init, true) {}
 
-Tensor FeedForward::forward(const Tensor& x) const {
+Tensor FeedForward::forward(const Tensor& x, const Tensor& residual) const {
   const Scope scope(*this);
-  switch (activation) {
-    case Activation::relu:
-      return down.forward(up.forward(x, Epilogue::relu));
-    case Activation::gelu:
-      return down.forward(up.forward(x, Epilogue::gelu));
-    case Activation::gelu_tanh:
-      return down.forward(up.forward(x, Epilogue::gelu_tanh));
-    case Activation::gated:
-      break;
-  }
-  return down.forward(silu(gate->forward(x)) * up.forward(x));
+  const auto inner = [&] {
+    switch (activation) {
+      case Activation::relu:
+        return up.forward(x, Epilogue::relu);
+      case Activation::gelu:
+        return up.forward(x, Epilogue::gelu);
+      case Activation::gelu_tanh:
+        return up.forward(x, Epilogue::gelu_tanh);
+      case Activation::gated:
+        break;
+    }
+    return silu(gate->forward(x)) * up.forward(x);
+  };
+  return down.forward(inner(), Epilogue::none, residual);
 }
 
 void FeedForward::list(Parts& parts) {

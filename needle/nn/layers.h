@@ -23,12 +23,12 @@ Tensor initial_weight(const Shape& shape, std::int64_t inputs, const Init& init,
 /// The bias [size] that goes with it.
 Tensor initial_bias(std::int64_t size, std::int64_t inputs, const Init& init);
 
-/// y = x W + b over the last axis: weight [in, out], bias [out] or none.
+/// y = f(x W + b) + residual over the last axis: weight [in, out], bias [out] or none.
 struct Linear : Module {
   /// `residual` as in initial_weight().
   Linear(std::int64_t in, std::int64_t out, bool with_bias, const Init& init, bool residual = false);
   Tensor weight, bias;
-  Tensor forward(const Tensor& x, Epilogue epilogue = Epilogue::none) const;
+  Tensor forward(const Tensor& x, Epilogue epilogue = Epilogue::none, const Tensor& residual = {}) const;
   void list(Parts& parts) override;
 };
 
@@ -75,13 +75,14 @@ struct Dropout : Module {
 /// 2020).
 enum class Activation { relu, gelu, gelu_tanh, gated };
 
-/// Expansion, activation, contraction, at each position alone: [..., width] -> [..., width].
+/// Expansion, activation, contraction, at each position alone: [..., width] -> [..., width]; added to the
+/// residual where there is one.
 struct FeedForward : Module {
   FeedForward(std::int64_t width, std::int64_t inner, Activation with, bool with_bias, const Init& init);
   Activation activation;
   std::optional<Linear> gate;  ///< only when gated
   Linear up, down;
-  Tensor forward(const Tensor& x) const;
+  Tensor forward(const Tensor& x, const Tensor& residual = {}) const;
   void list(Parts& parts) override;
 };
 

@@ -74,11 +74,11 @@ struct MatmulTransposedOp final : Op {
   }
 };
 
-/// Inputs: x [..., in], weight [in, out], and the bias [out] if there is one.
+/// Inputs: x [..., in], weight [in, out], then the bias [out] and the residual [..., out] if there are such.
 struct LinearOp final : FusedOp {
-  LinearOp(Epilogue with, bool biased) : epilogue(with), has_bias(biased) {}
+  LinearOp(Epilogue with, bool biased, bool onto) : epilogue(with), has_bias(biased), has_residual(onto) {}
   Epilogue epilogue;
-  bool has_bias;
+  bool has_bias, has_residual;
   NDArray slope;  // of the activation, for the gradient
 
   const char* name() const override {
@@ -97,23 +97,26 @@ struct LinearOp final : FusedOp {
 
   Tensors definition(const Tensors& inputs) const override {
     const Tensor product = matmul(inputs[0], inputs[1]);
-    return {apply_epilogue(epilogue, has_bias ? product + inputs[2] : product)};
+    const Tensor y = apply_epilogue(epilogue, has_bias ? product + inputs[2] : product);
+    return {has_residual ? y + inputs.back() : y};
   }
 
   NDArrays compute(const NDArrays& inputs) override {
     const NDArray x = rows_of(inputs[0]).compact(), weight = inputs[1].compact();
     const NDArray y = NDArray::empty({x.size(0), weight.size(1)}, x.dtype(), x.device());
     const NDArray bias = has_bias ? inputs[2].compact() : NDArray();
+    const NDArray residual = has_residual ? inputs.back().compact() : NDArray();
     if (epilogue != Epilogue::none && grad_enabled())
       slope = NDArray::empty(y.shape(), y.dtype(), y.device());
-    y.device()->linear(epilogue, x.view(), weight.view(), bias.optional_view(), y.view(),
-                       slope.optional_view());
+    y.device()->linear(epilogue, x.view(), weight.view(), bias.optional_view(), residual.optional_view(),
+                       y.view(), slope.optional_view());
     Shape shape = inputs[0].shape();
     shape[shape.rank() - 1] = y.size(1);
     return {y.reshape(shape)};
   }
 
   void add_gradient(NDArrays g, const Saved& saved, GradientSums& into) override {
+    if (has_residual && into.needs(2 + has_bias)) into.add(2 + has_bias, g[0]);
     const NDArray incoming = epilogue_gradient(rows_of(std::exchange(g[0], {})), slope,
                                                has_bias && into.needs(2) ? &into : nullptr, 2);
     bool first = false;
@@ -166,16 +169,24 @@ Tensor matmul_transposed(const Tensor& x, const Tensor& table) {
   return reshape(apply_op<MatmulTransposedOp>({as_rows(x), table}), shape);
 }
 
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Epilogue epilogue) {
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Epilogue epilogue,
+              const Tensor& residual) {
   require(x.rank() > 0 && weight.rank() == 2 && x.size(-1) == weight.size(0),
           "linear: wants [..., in] x [in, out], got ", x.shape(), " x ", weight.shape());
-  if (!bias.defined() && epilogue == Epilogue::none) return matmul(x, weight);
+  if (!bias.defined() && epilogue == Epilogue::none && !residual.defined()) return matmul(x, weight);
   require(!bias.defined() || bias.shape() == Shape{weight.size(1)}, "linear: wants a bias of shape [",
           weight.size(1), "], got ", bias.defined() ? bias.shape() : Shape{});
   Tensors inputs{x, weight};
   if (bias.defined()) inputs.push_back(bias);
+  if (residual.defined()) {
+    Shape shape = x.shape();
+    shape[shape.rank() - 1] = weight.size(1);
+    require(residual.shape() == shape, "linear: wants a residual of shape ", shape, ", got ",
+            residual.shape());
+    inputs.push_back(residual);
+  }
   for (const Tensor& other : inputs) require_same_dtype("linear", x.array(), other.array());
-  return apply_op<LinearOp>(inputs, epilogue, bias.defined());
+  return apply_op<LinearOp>(inputs, epilogue, bias.defined(), residual.defined());
 }
 
 }  // namespace needle

@@ -11,8 +11,9 @@ Tensor matmul(const Tensor& a, const Tensor& b);
 /// x table^T: x [..., k], table [m, k] -> [..., m]: a head that is tied to an embedding. The gradient of the
 /// table comes as it lies.
 Tensor matmul_transposed(const Tensor& x, const Tensor& table);
-/// f(x W + b) over the last axis: x [..., in], weight [in, out], bias [out] or undefined; f by the epilogue.
+/// f(x W + b) + residual over the last axis: x [..., in], weight [in, out], bias [out] and residual [..., out]
+/// or undefined; f by the epilogue.
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
-              Epilogue epilogue = Epilogue::none);
+              Epilogue epilogue = Epilogue::none, const Tensor& residual = {});
 
 }  // namespace needle

@@ -13,24 +13,65 @@ std::vector<ParameterGroup> groups_by_rank(const std::vector<Parameter>& paramet
   return groups;
 }
 
+Optimizer::Optimizer(std::vector<ParameterGroup> groups, const std::vector<std::string>& states)
+    : groups_(std::move(groups)) {
+  for (const std::string& name : states) {
+    std::vector<Parameter>& state = states_.emplace_back();
+    for (const ParameterGroup& group : groups_) {
+      for (const Parameter& parameter : group.parameters) {
+        const NDArray& array = parameter.tensor.array();
+        state.push_back({name + '.' + parameter.name,
+                         Tensor(NDArray::zeros(array.shape(), array.dtype(), array.device())),
+                         false,
+                         {}});
+      }
+    }
+  }
+}
+
+std::vector<Parameter> Optimizer::state() const {
+  std::vector<Parameter> all;
+  for (const std::vector<Parameter>& state : states_) all.insert(all.end(), state.begin(), state.end());
+  return all;
+}
+
+ParameterArrays Optimizer::arrays_of(std::size_t index, const ParameterGroup& group,
+                                     const Parameter& parameter) {
+  NDArray array = parameter.tensor.array();
+  const NDArray& gradient = parameter.tensor.grad();
+  require(gradient.shape() == array.shape() && gradient.dtype() == array.dtype() && array.is_compact() &&
+              gradient.is_compact(),
+          "optimizer: ", parameter.name, " is ", name_of(array.dtype()), array.shape(), ", its gradient ",
+          name_of(gradient.dtype()), gradient.shape());
+  const auto state = [&](std::size_t number) {
+    if (number >= states_.size()) return View{};
+    NDArray kept = states_[number][index].tensor.array();
+    require(kept.dtype() == array.dtype() && kept.shape() == array.shape(),
+            "optimizer: ", states_[number][index].name, " is ", name_of(kept.dtype()), kept.shape(),
+            ", but its parameter became ", name_of(array.dtype()), array.shape());
+    return kept.mutable_view();
+  };
+  return {array.mutable_view(), gradient.view(), state(0), state(1), group.weight_decay};
+}
+
 void Optimizer::step(double learning_rate, double gradient_scale) {
   ++steps_;
+  std::vector<ParameterArrays> arrays;
+  const Parameter* first = nullptr;
   std::size_t index = 0;
-  for (ParameterGroup& group : groups_) {
-    for (Parameter& parameter : group.parameters) {
+  for (const ParameterGroup& group : groups_) {
+    for (const Parameter& parameter : group.parameters) {
       if (parameter.tensor.grad().defined()) {
-        NDArray array = parameter.tensor.array();
-        const NDArray& gradient = parameter.tensor.grad();
-        require(gradient.shape() == array.shape() && gradient.dtype() == array.dtype() &&
-                    array.is_compact() && gradient.is_compact(),
-                "optimizer: ", parameter.name, " is ", name_of(array.dtype()), array.shape(),
-                ", its gradient ", name_of(gradient.dtype()), gradient.shape());
-        step_parameter(index, group.weight_decay, array, parameter.tensor.grad(), learning_rate,
-                       gradient_scale);
+        if (!first) first = &parameter;
+        require(parameter.tensor.device() == first->tensor.device(), "optimizer: ", first->name, " is on ",
+                first->tensor.device().name(), ", but ", parameter.name, " on ",
+                parameter.tensor.device().name());
+        arrays.push_back(arrays_of(index, group, parameter));
       }
       ++index;
     }
   }
+  if (first) step_arrays(first->tensor.device(), arrays, learning_rate, gradient_scale);
 }
 
 void Optimizer::clear_gradients() {
@@ -39,69 +80,37 @@ void Optimizer::clear_gradients() {
   }
 }
 
-std::vector<Parameter> Optimizer::zeros_like_parameters(const std::string& prefix) const {
-  std::vector<Parameter> result;
-  for (const ParameterGroup& group : groups_) {
-    for (const Parameter& parameter : group.parameters) {
-      const NDArray& array = parameter.tensor.array();
-      result.push_back({prefix + parameter.name,
-                        Tensor(NDArray::zeros(array.shape(), array.dtype(), array.device())),
-                        false,
-                        {}});
-    }
-  }
-  return result;
-}
-
-namespace {
-
-/// The state of a parameter. Throws when that has become something else since the optimizer was made.
-View state_view(std::vector<Parameter>& state, std::size_t index, const NDArray& parameter) {
-  NDArray array = state[index].tensor.array();
-  require(array.dtype() == parameter.dtype() && array.shape() == parameter.shape(),
-          "optimizer: ", state[index].name, " is ", name_of(array.dtype()), array.shape(),
-          ", but its parameter became ", name_of(parameter.dtype()), parameter.shape());
-  return array.mutable_view();
-}
-
-}  // namespace
-
 Sgd::Sgd(std::vector<ParameterGroup> groups, double momentum, bool nesterov)
-    : Optimizer(std::move(groups)), momentum_(momentum), nesterov_(nesterov) {
+    : Optimizer(std::move(groups),
+                momentum > 0 ? std::vector<std::string>{"velocity"} : std::vector<std::string>{}),
+      momentum_(momentum),
+      nesterov_(nesterov) {
   require(momentum >= 0 && momentum < 1, "sgd: momentum must be in [0, 1), got ", momentum);
   require(!nesterov || momentum > 0, "sgd: Nesterov's form needs a momentum");
-  if (momentum > 0) velocity_ = zeros_like_parameters("velocity.");
 }
 
-void Sgd::step_parameter(std::size_t index, double weight_decay, NDArray& parameter, const NDArray& gradient,
-                         double learning_rate, double gradient_scale) {
-  parameter.device()->sgd({learning_rate, momentum_, weight_decay, gradient_scale, nesterov_},
-                          parameter.mutable_view(), gradient.view(),
-                          velocity_.empty() ? View{} : state_view(velocity_, index, parameter));
+void Sgd::step_arrays(Device device, const std::vector<ParameterArrays>& arrays, double learning_rate,
+                      double gradient_scale) {
+  device->sgd({learning_rate, momentum_, gradient_scale, nesterov_}, arrays);
 }
 
 Adam::Adam(std::vector<ParameterGroup> groups, AdamDecay decay, double beta1, double beta2, double epsilon)
-    : Optimizer(std::move(groups)), decay_(decay), beta1_(beta1), beta2_(beta2), epsilon_(epsilon) {
+    : Optimizer(std::move(groups), {"first", "second"}),
+      decay_(decay),
+      beta1_(beta1),
+      beta2_(beta2),
+      epsilon_(epsilon) {
   require(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1, "adam: betas must be in [0, 1), got ", beta1,
           " and ", beta2);
   require(epsilon > 0, "adam: epsilon must be positive, got ", epsilon);
-  first_ = zeros_like_parameters("first.");
-  second_ = zeros_like_parameters("second.");
 }
 
-std::vector<Parameter> Adam::state() {
-  std::vector<Parameter> both = first_;
-  both.insert(both.end(), second_.begin(), second_.end());
-  return both;
-}
-
-void Adam::step_parameter(std::size_t index, double weight_decay, NDArray& parameter, const NDArray& gradient,
-                          double learning_rate, double gradient_scale) {
+void Adam::step_arrays(Device device, const std::vector<ParameterArrays>& arrays, double learning_rate,
+                       double gradient_scale) {
   const double step = static_cast<double>(steps());
-  parameter.device()->adam({learning_rate, beta1_, beta2_, epsilon_, weight_decay, 1 - std::pow(beta1_, step),
-                            1 - std::pow(beta2_, step), gradient_scale, decay_ == AdamDecay::decoupled},
-                           parameter.mutable_view(), gradient.view(), state_view(first_, index, parameter),
-                           state_view(second_, index, parameter));
+  device->adam({learning_rate, beta1_, beta2_, epsilon_, 1 - std::pow(beta1_, step),
+                1 - std::pow(beta2_, step), gradient_scale, decay_ == AdamDecay::decoupled},
+               arrays);
 }
 
 GradientNorm gradient_norm(const std::vector<Parameter>& parameters, double limit) {

@@ -22,7 +22,6 @@ std::vector<ParameterGroup> groups_by_rank(const std::vector<Parameter>& paramet
 /// Steps a set of parameters down their gradients. A parameter without gradient is left as it is.
 class Optimizer {
  public:
-  explicit Optimizer(std::vector<ParameterGroup> groups) : groups_(std::move(groups)) {}
   virtual ~Optimizer() = default;
 
   /// One step at `learning_rate`, with all gradients multiplied by `gradient_scale`.
@@ -34,16 +33,21 @@ class Optimizer {
 
   /// The state to save beside the step count, as named tensors ("first.<parameter>", ...): the live ones, so
   /// that loading replaces their numbers.
-  virtual std::vector<Parameter> state() = 0;
+  std::vector<Parameter> state() const;
 
  protected:
-  /// Zeros shaped like each parameter, group by group.
-  std::vector<Parameter> zeros_like_parameters(const std::string& prefix) const;
-  virtual void step_parameter(std::size_t index, double weight_decay, NDArray& parameter,
-                              const NDArray& gradient, double learning_rate, double gradient_scale) = 0;
+  /// For each of `states` (at most two), keeps zeros shaped like all parameters.
+  Optimizer(std::vector<ParameterGroup> groups, const std::vector<std::string>& states);
+  /// Steps all of these.
+  virtual void step_arrays(Device device, const std::vector<ParameterArrays>& arrays, double learning_rate,
+                           double gradient_scale) = 0;
 
  private:
+  /// The step of parameter number `index`, counted through the groups.
+  ParameterArrays arrays_of(std::size_t index, const ParameterGroup& group, const Parameter& parameter);
+
   std::vector<ParameterGroup> groups_;
+  std::vector<std::vector<Parameter>> states_;
   std::int64_t steps_ = 0;
 };
 
@@ -52,16 +56,14 @@ class Optimizer {
 class Sgd : public Optimizer {
  public:
   explicit Sgd(std::vector<ParameterGroup> groups, double momentum = 0, bool nesterov = false);
-  std::vector<Parameter> state() override { return velocity_; }
 
  protected:
-  void step_parameter(std::size_t index, double weight_decay, NDArray& parameter, const NDArray& gradient,
-                      double learning_rate, double gradient_scale) override;
+  void step_arrays(Device device, const std::vector<ParameterArrays>& arrays, double learning_rate,
+                   double gradient_scale) override;
 
  private:
   double momentum_;
   bool nesterov_;
-  std::vector<Parameter> velocity_;
 };
 
 /// How Adam decays weights: through the gradient (Kingma and Ba 2015), or apart from it, times the rate
@@ -73,16 +75,14 @@ class Adam : public Optimizer {
  public:
   explicit Adam(std::vector<ParameterGroup> groups, AdamDecay decay, double beta1 = 0.9, double beta2 = 0.999,
                 double epsilon = 1e-8);
-  std::vector<Parameter> state() override;
 
  protected:
-  void step_parameter(std::size_t index, double weight_decay, NDArray& parameter, const NDArray& gradient,
-                      double learning_rate, double gradient_scale) override;
+  void step_arrays(Device device, const std::vector<ParameterArrays>& arrays, double learning_rate,
+                   double gradient_scale) override;
 
  private:
   AdamDecay decay_;
   double beta1_, beta2_, epsilon_;
-  std::vector<Parameter> first_, second_;
 };
 
 /// The norm of all gradients together, and the factor that brings it down to `limit` (1 where it is below;
