@@ -15,22 +15,32 @@ namespace {
 struct Piece {
   std::size_t array;
   std::int64_t first, count;
+  std::int64_t before;  ///< elements of all pieces before this one
 };
 
 /// Elements of a piece. A constant, so that sums over pieces do not depend on the number of threads.
 constexpr std::int64_t kPiece = 1 << 14;
 
-/// body(piece number, piece) for the pieces of all arrays; count_of(i) gives the elements of array i.
+/// body(piece number, piece) for the pieces of all arrays; count_of(i) gives the elements of array i. Each
+/// thread has as many elements as the others, not pieces: most arrays are small.
 template <class CountOf, class Body>
 void for_each_piece(std::size_t arrays, const CountOf& count_of, const Body& body) {
   std::vector<Piece> pieces;
+  std::int64_t all = 0;
   for (std::size_t i = 0; i < arrays; ++i) {
     const std::int64_t count = count_of(i);
-    for (std::int64_t first = 0; first < count; first += kPiece)
-      pieces.push_back({i, first, std::min(kPiece, count - first)});
+    for (std::int64_t first = 0; first < count; first += kPiece) {
+      pieces.push_back({i, first, std::min(kPiece, count - first), all});
+      all += pieces.back().count;
+    }
   }
-#pragma omp parallel for schedule(static) if (pieces.size() > 1)
-  for (std::size_t i = 0; i < pieces.size(); ++i) body(i, pieces[i]);
+#pragma omp parallel if (all >= kParallelElements)
+  {
+    const auto [start, end] = part_of(all, omp_get_thread_num(), omp_get_num_threads(), 1);
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      if (pieces[i].before >= start && pieces[i].before < end) body(i, pieces[i]);
+    }
+  }
 }
 
 /// body(TypeTag, range...) with the arrays' dtype, which is computed in here; a mixture is stepped type by

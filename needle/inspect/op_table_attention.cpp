@@ -98,6 +98,20 @@ std::vector<OpCase> attention_cases() {
        {{1, 2, 3, 3}},
        [](const Tensors& x) { return attention(x[0], x[0], x[0], {.causal = true}); },
        [](const Tensors& x) { return attention_definition(x[0], x[0], x[0], {.causal = true}, {}); }},
+      {"self_attention",
+       {{2, 3, 12}},
+       [](const Tensors& x) { return self_attention(x[0], 2, 2); },
+       [](const Tensors& x) {
+         const Tensors parts = split_heads(x[0], 2, 2);
+         return merge_heads(attention_definition(parts[0], parts[1], parts[2], {}, {}));
+       }},
+      {"self_attention, causal, grouped heads, odd width",
+       {{2, 3, 24}},
+       [](const Tensors& x) { return self_attention(x[0], 4, 2, {.causal = true}); },
+       [](const Tensors& x) {
+         const Tensors parts = split_heads(x[0], 4, 2);
+         return merge_heads(attention_definition(parts[0], parts[1], parts[2], {.causal = true}, {}));
+       }},
       {"attention_weights",
        {{1, 2, 3, 3}, {1, 2, 4, 3}},
        [](const Tensors& x) { return attention_weights(x[0], x[1], {.causal = true}); }},

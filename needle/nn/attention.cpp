@@ -61,44 +61,37 @@ MultiHeadAttention::MultiHeadAttention(const BlockConfig& block, const Init& ini
 Tensor MultiHeadAttention::forward(const Tensor& x, const PassPositions& positions, const Pass& pass,
                                    int layer, const Tensor& residual) const {
   const Scope scope(*this);
-  const std::int64_t batch = x.size(0), time = x.size(1), head_width = config.width / config.heads;
-  const std::int64_t key_columns = config.key_value_heads * head_width;
-  const Tensors columns = split(qkv.forward(x), {config.width, key_columns, key_columns}, -1);
-  const auto as_heads = [&](const Tensor& part,
-                            std::int64_t heads) {  // [batch, heads, time, head width], a view
-    return transpose(reshape(part, {batch, time, heads, head_width}), 1, 2);
-  };
-  Tensor query = as_heads(columns[0], config.heads);
-  Tensor key = as_heads(columns[1], config.key_value_heads),
-         value = as_heads(columns[2], config.key_value_heads);
-  if (config.positions == Positions::rotary) {
-    query = rotary(query, positions.ids, config.rotary_base);
-    key = rotary(key, positions.ids, config.rotary_base);
-  }
+  const Tensor packed = qkv.forward(x);
   AttentionOptions options;
   options.causal = config.causal;
   options.window = config.window;
   options.soft_cap = config.soft_cap;
   options.strict = config.strict;
   options.query_mask = positions.real;
-  options.key_mask = positions.real;
-  options.offset = 0;
-  if (pass.past) {
-    options.offset = pass.past->past();
-    options.key_mask = pass.past->key_mask();
-    require(
-        !grad_enabled() || !key.requires_grad(),
-        "attention: a cache holds numbers without their past; compute under NoGrad, or without the cache");
-    const LayerCache all = pass.past->extend(layer, key.array(), value.array());
-    key = Tensor(all.key);
-    value = Tensor(all.value);
-  }
+  options.key_mask = pass.past ? pass.past->key_mask() : positions.real;
+  options.offset = pass.past ? pass.past->past() : 0;
   if (config.window > 0 && options.key_mask.defined()) {
-    options.allowed = window_pairs(options.key_mask, time, config.window);
+    options.allowed = window_pairs(options.key_mask, x.size(1), config.window);
     if (options.allowed.defined()) options.window = 0;
   }
-  const Tensor mixed = attention(query, key, value, options);
-  return out.forward(reshape(transpose(mixed, 1, 2), {batch, time, config.width}), Epilogue::none, residual);
+  const auto mixed = [&] {
+    if (config.positions != Positions::rotary && !pass.past)
+      return self_attention(packed, config.heads, config.key_value_heads, options);
+    Tensors parts = split_heads(packed, config.heads, config.key_value_heads);
+    if (config.positions == Positions::rotary) {
+      for (const std::size_t i : {0, 1}) parts[i] = rotary(parts[i], positions.ids, config.rotary_base);
+    }
+    if (pass.past) {
+      require(
+          !grad_enabled() || !packed.requires_grad(),
+          "attention: a cache holds numbers without their past; compute under NoGrad, or without the cache");
+      const LayerCache all = pass.past->extend(layer, parts[1].array(), parts[2].array());
+      parts[1] = Tensor(all.key);
+      parts[2] = Tensor(all.value);
+    }
+    return merge_heads(attention(parts[0], parts[1], parts[2], options));
+  };
+  return out.forward(mixed(), Epilogue::none, residual);
 }
 
 void MultiHeadAttention::list(Parts& parts) {

@@ -74,76 +74,46 @@ Tensor attention_definition(const Tensor& query, const Tensor& key, const Tensor
 
 namespace {
 
-/// Inputs: query, key, value, and the bias if there is one.
-struct AttentionOp final : FusedOp {
-  explicit AttentionOp(AttentionOptions how) : options(std::move(how)) {}
+/// The kernels of a call and what they keep: what attention() and self_attention() have in common. Arrays:
+/// query, key, value, and the bias if there is one.
+struct AttentionKernels {
   AttentionOptions options;
   NDArray log_sum;  // of each query's exponentials: the weights are made from it again
 
-  const char* name() const override { return "attention"; }
-  Reads reads() const override { return {Reads::kAll, 1}; }
-
-  Tensors definition(const Tensors& inputs) const override {
-    return {attention_definition(inputs[0], inputs[1], inputs[2], options,
-                                 inputs.size() > 3 ? inputs[3] : Tensor())};
-  }
-
-  NDArrays compute(const NDArrays& inputs) override {
+  /// [batch, heads, queries, value width], laid out [batch, queries, heads, value width], so that merging the
+  /// heads is a view.
+  NDArray forward(const NDArrays& inputs) {
     const NDArray& query = inputs[0];
     const std::int64_t batch = query.size(0), heads = query.size(1), queries = query.size(2);
     log_sum = NDArray::empty({batch, heads, queries}, query.dtype(), query.device());
-    // Laid out [batch, time, head, width], so that merging the heads is a view.
     const NDArray output =
         NDArray::empty({batch, queries, heads, inputs[2].size(3)}, query.dtype(), query.device())
             .transpose(1, 2);
     const NDArrays rows = with_unit_rows(inputs);
     query.device()->attention(
         settings(rows), {rows[0].view(), rows[1].view(), rows[2].view(), output.view(), log_sum.view()});
-    return {output};
+    return output;
   }
 
-  void add_gradient(NDArrays g, const Saved& saved, GradientSums& into) override {
-    NDArrays inputs;
-    for (int i = 0; i < saved.input_count(); ++i) inputs.push_back(saved.input_array(i));
+  /// Sets those of the gradients (of query, key, value and bias) that are there.
+  void backward(const NDArray& g, const NDArrays& inputs, const NDArray& output,
+                const NDArrays& gradients) const {
     const NDArrays rows = with_unit_rows(inputs);
-    const NDArray& output = saved.output_array(0);
-    const auto buffer = [&](int input) {
-      if (!into.needs(input)) return NDArray();
-      const NDArray& like = inputs[static_cast<std::size_t>(input)];
-      // Time before heads where the projections lay them out so.
-      if (like.is_compact()) return NDArray::empty(like.shape(), like.dtype(), like.device());
-      return NDArray::empty({like.size(0), like.size(2), like.size(1), like.size(3)}, like.dtype(),
-                            like.device())
-          .transpose(1, 2);
-    };
-    const NDArray dquery = buffer(0), dkey = buffer(1), dvalue = buffer(2);
-    NDArray dbias;
-    if (inputs.size() > 3 && into.needs(3)) {
-      const NDArray& query = inputs[0];
-      dbias = NDArray::empty({query.size(0), query.size(1), query.size(2), inputs[1].size(2)}, query.dtype(),
-                             query.device());
-    }
-    const NDArray incoming = unit_rows(g[0]);
+    const NDArray incoming = unit_rows(g);
     output.device()->attention_gradient(
         settings(rows), {rows[0].view(), rows[1].view(), rows[2].view(), output.view(), log_sum.view()},
-        {incoming.view(), dquery.optional_view(), dkey.optional_view(), dvalue.optional_view(),
-         dbias.optional_view()});
-    if (dquery.defined()) into.add(0, dquery);
-    if (dkey.defined()) into.add(1, dkey);
-    if (dvalue.defined()) into.add(2, dvalue);
-    if (dbias.defined()) into.add(3, sum_to(dbias, inputs[3].shape()));
+        {incoming.view(), gradients[0].optional_view(), gradients[1].optional_view(),
+         gradients[2].optional_view(), gradients[3].optional_view()});
   }
 
-  double operations(std::span<const NDArray> inputs, std::span<const NDArray>) const override {
+  double operations(const NDArrays& inputs) const {
     const NDArray &query = inputs[0], &key = inputs[1], &value = inputs[2];
     const Shape full{query.size(0), query.size(1), query.size(2), key.size(2)};
-    const double pairs =
-        attention_pairs(settings({query, key, value}), full, options.key_mask, options.allowed);
+    const double pairs = attention_pairs(settings(inputs), full, options.key_mask, options.allowed);
     return 2.0 * static_cast<double>(query.size(3) + value.size(3)) * pairs;
   }
-  double gradient_operations(double forward, const Needs&) const override {
-    return 2.5 * forward;  // the scores again, and two products for each of the two of compute()
-  }
+  /// The scores again, and two products for each of the two of forward().
+  static double gradient_operations(double forward) { return 2.5 * forward; }
 
  private:
   static NDArray unit_rows(const NDArray& x) {
@@ -171,6 +141,101 @@ struct AttentionOp final : FusedOp {
   }
 };
 
+/// Inputs: query, key, value, and the bias if there is one.
+struct AttentionOp final : FusedOp {
+  explicit AttentionOp(const AttentionOptions& options) : kernels{options, {}} {}
+  AttentionKernels kernels;
+
+  const char* name() const override { return "attention"; }
+  Reads reads() const override { return {Reads::kAll, 1}; }
+
+  Tensors definition(const Tensors& inputs) const override {
+    return {attention_definition(inputs[0], inputs[1], inputs[2], kernels.options,
+                                 inputs.size() > 3 ? inputs[3] : Tensor())};
+  }
+  NDArrays compute(const NDArrays& inputs) override { return {kernels.forward(inputs)}; }
+
+  void add_gradient(NDArrays g, const Saved& saved, GradientSums& into) override {
+    NDArrays inputs, gradients(4);
+    for (int i = 0; i < saved.input_count(); ++i) {
+      const NDArray& x = inputs.emplace_back(saved.input_array(i));
+      if (into.needs(i)) gradients[static_cast<std::size_t>(i)] = i < 3 ? buffer_like(x) : full_bias(inputs);
+    }
+    kernels.backward(g[0], inputs, saved.output_array(0), gradients);
+    for (int i = 0; i < saved.input_count(); ++i) {
+      const NDArray& gradient = gradients[static_cast<std::size_t>(i)];
+      if (gradient.defined()) into.add(i, i < 3 ? gradient : sum_to(gradient, saved.input_shape(3)));
+    }
+  }
+
+  double operations(std::span<const NDArray> inputs, std::span<const NDArray>) const override {
+    return kernels.operations({inputs.begin(), inputs.end()});
+  }
+  double gradient_operations(double forward, const Needs&) const override {
+    return AttentionKernels::gradient_operations(forward);
+  }
+
+ private:
+  /// Time before heads where the projections lay them out so.
+  static NDArray buffer_like(const NDArray& x) {
+    if (x.is_compact()) return NDArray::empty(x.shape(), x.dtype(), x.device());
+    return NDArray::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.dtype(), x.device())
+        .transpose(1, 2);
+  }
+  static NDArray full_bias(const NDArrays& inputs) {
+    const NDArray& query = inputs[0];
+    return NDArray::empty({query.size(0), query.size(1), query.size(2), inputs[1].size(2)}, query.dtype(),
+                          query.device());
+  }
+};
+
+/// Input: query, key and value side by side, as one projection makes them; the gradient is one array as well.
+struct SelfAttentionOp final : FusedOp {
+  SelfAttentionOp(std::int64_t query_heads, std::int64_t of_keys, const AttentionOptions& options)
+      : heads(query_heads), key_heads(of_keys), kernels{options, {}} {}
+  std::int64_t heads, key_heads;
+  AttentionKernels kernels;
+
+  const char* name() const override { return "attention"; }
+  Reads reads() const override { return {Reads::kAll, 1}; }
+
+  Tensors definition(const Tensors& inputs) const override {
+    const Tensors parts = split_heads(inputs[0], heads, key_heads);
+    return {merge_heads(attention_definition(parts[0], parts[1], parts[2], kernels.options, {}))};
+  }
+  NDArrays compute(const NDArrays& inputs) override {
+    const NDArray mixed = kernels.forward(parts_of(inputs[0])).transpose(1, 2);
+    return {mixed.reshape({mixed.size(0), mixed.size(1), mixed.size(2) * mixed.size(3)})};
+  }
+  void add_gradient(NDArrays g, const Saved& saved, GradientSums& into) override {
+    const NDArray& packed = saved.input_array(0);
+    const NDArray gradient = NDArray::empty(packed.shape(), packed.dtype(), packed.device());
+    NDArrays gradients = parts_of(gradient);
+    gradients.emplace_back();
+    kernels.backward(heads_of(g[0], heads), parts_of(packed), heads_of(saved.output_array(0), heads),
+                     gradients);
+    into.add(0, gradient);
+  }
+
+  double operations(std::span<const NDArray> inputs, std::span<const NDArray>) const override {
+    return kernels.operations(parts_of(inputs[0]));
+  }
+  double gradient_operations(double forward, const Needs&) const override {
+    return AttentionKernels::gradient_operations(forward);
+  }
+
+ private:
+  /// [batch, time, heads width] as [batch, heads, time, width].
+  static NDArray heads_of(const NDArray& x, std::int64_t heads) {
+    return x.reshape({x.size(0), x.size(1), heads, x.size(2) / heads}).transpose(1, 2);
+  }
+  NDArrays parts_of(const NDArray& packed) const {
+    const NDArray all = heads_of(packed, heads + 2 * key_heads);
+    return {all.slice(1, 0, heads), all.slice(1, heads, heads + key_heads),
+            all.slice(1, heads + key_heads, heads + 2 * key_heads)};
+  }
+};
+
 void require_pairs_shape(const char* what, const Shape& shape, const Shape& full) {
   bool fits = shape.rank() == 4 && shape[2] == full[2] && shape[3] == full[3];
   for (int axis = 0; fits && axis < 2; ++axis) fits = shape[axis] == 1 || shape[axis] == full[axis];
@@ -195,24 +260,11 @@ void require_keys_for_all(const AttentionOptions& options, const Shape& full, De
   }
 }
 
-}  // namespace
-
-Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionOptions& options,
-                 const Tensor& bias) {
-  const bool four = query.rank() == 4 && key.rank() == 4 && value.rank() == 4;
-  require(four && query.size(0) == key.size(0) && key.size(0) == value.size(0) &&
-              query.size(3) == key.size(3) && key.size(1) == value.size(1) && key.size(2) == value.size(2) &&
-              key.size(1) > 0 && query.size(1) % key.size(1) == 0,
-          "attention: wants query [batch, heads, queries, width], key [batch, key heads, keys, width] and "
-          "value [batch, key "
-          "heads, keys, value width] with heads a multiple of key heads, got ",
-          query.shape(), ", ", key.shape(), ", ", value.shape());
-  require_same_dtype("attention", query.array(), key.array());
-  require_same_dtype("attention", query.array(), value.array());
+/// Checks the options of a call whose scores have the shape `full`.
+void require_options(const AttentionOptions& options, const Shape& full, Device device) {
   require(options.window >= 0 && options.soft_cap >= 0,
           "attention: window and soft cap must not be negative, got ", options.window, " and ",
           options.soft_cap);
-  const Shape full{query.size(0), query.size(1), query.size(2), key.size(2)};
   for (const NDArray& mask : {options.key_mask, options.allowed, options.query_mask}) {
     require(!mask.defined() || mask.dtype() == DType::boolean, "attention: masks must be bool, got ",
             mask.defined() ? name_of(mask.dtype()) : "");
@@ -228,7 +280,25 @@ Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, co
             options.key_mask.shape());
   }
   if (options.allowed.defined()) require_pairs_shape("the mask", options.allowed.shape(), full);
-  if (options.strict) require_keys_for_all(options, full, query.device());
+  if (options.strict) require_keys_for_all(options, full, device);
+}
+
+}  // namespace
+
+Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionOptions& options,
+                 const Tensor& bias) {
+  const bool four = query.rank() == 4 && key.rank() == 4 && value.rank() == 4;
+  require(four && query.size(0) == key.size(0) && key.size(0) == value.size(0) &&
+              query.size(3) == key.size(3) && key.size(1) == value.size(1) && key.size(2) == value.size(2) &&
+              key.size(1) > 0 && query.size(1) % key.size(1) == 0,
+          "attention: wants query [batch, heads, queries, width], key [batch, key heads, keys, width] and "
+          "value [batch, key "
+          "heads, keys, value width] with heads a multiple of key heads, got ",
+          query.shape(), ", ", key.shape(), ", ", value.shape());
+  require_same_dtype("attention", query.array(), key.array());
+  require_same_dtype("attention", query.array(), value.array());
+  const Shape full{query.size(0), query.size(1), query.size(2), key.size(2)};
+  require_options(options, full, query.device());
   Tensors inputs{query, key, value};
   if (bias.defined()) {
     require_pairs_shape("the bias", bias.shape(), full);
@@ -236,6 +306,32 @@ Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, co
     inputs.push_back(bias);
   }
   return apply_op<AttentionOp>(inputs, options);
+}
+
+Tensors split_heads(const Tensor& packed, std::int64_t heads, std::int64_t key_heads) {
+  const std::int64_t all = heads + 2 * key_heads;
+  require(packed.rank() == 3 && heads > 0 && key_heads > 0 && packed.size(2) % all == 0,
+          "split_heads: wants [batch, time, (heads + 2 key heads) width] with ", heads, " and ", key_heads,
+          " heads, got ", packed.shape());
+  const Tensor parts =
+      transpose(reshape(packed, {packed.size(0), packed.size(1), all, packed.size(2) / all}), 1, 2);
+  return split(parts, {heads, key_heads, key_heads}, 1);
+}
+
+Tensor merge_heads(const Tensor& x) {
+  require(x.rank() == 4, "merge_heads: wants [batch, heads, time, width], got ", x.shape());
+  return reshape(transpose(x, 1, 2), {x.size(0), x.size(2), x.size(1) * x.size(3)});
+}
+
+Tensor self_attention(const Tensor& packed, std::int64_t heads, std::int64_t key_heads,
+                      const AttentionOptions& options) {
+  const std::int64_t all = heads + 2 * key_heads;
+  require(
+      packed.rank() == 3 && heads > 0 && key_heads > 0 && packed.size(2) % all == 0 && heads % key_heads == 0,
+      "self_attention: wants [batch, time, (heads + 2 key heads) width] with ", heads,
+      " heads, a multiple of ", key_heads, " key heads, got ", packed.shape());
+  require_options(options, {packed.size(0), heads, packed.size(1), packed.size(1)}, packed.device());
+  return apply_op<SelfAttentionOp>({packed}, heads, key_heads, options);
 }
 
 // --- rotary positions ----------------------------------------------------------------------------------

@@ -30,6 +30,14 @@ struct AttentionOptions {
 /// undefined; it has a gradient.
 Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value,
                  const AttentionOptions& options = {}, const Tensor& bias = {});
+/// Query, key and value [batch, heads (or key heads), time, width] that lie side by side in `packed` [batch,
+/// time, (heads + 2 key heads) width], as views.
+Tensors split_heads(const Tensor& packed, std::int64_t heads, std::int64_t key_heads);
+/// [batch, heads, time, width] -> [batch, time, heads width].
+Tensor merge_heads(const Tensor& x);
+/// merge_heads(attention(split_heads(packed))) in one op, with one array as its gradient.
+Tensor self_attention(const Tensor& packed, std::int64_t heads, std::int64_t key_heads,
+                      const AttentionOptions& options = {});
 /// The weights alone, [batch, heads, queries, keys]: rows sum to 1, or are 0 where no key is allowed.
 Tensor attention_weights(const Tensor& query, const Tensor& key, const AttentionOptions& options = {},
                          const Tensor& bias = {});
