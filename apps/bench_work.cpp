@@ -38,7 +38,7 @@ class DecoderWork final : public Work {
   std::int64_t logit_count() const override { return tokens() * model_.vocabulary_size(); }
 
  private:
-  Tensor output() override { return cross_entropy(model_.forward(input_), labels_); }
+  Tensor output() override { return model_.loss(input_, labels_); }
 
   Generator random_;
   Decoder model_;

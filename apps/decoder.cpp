@@ -112,7 +112,7 @@ int run_decoder(const DecoderOptions& options) {
   Generator random(static_cast<std::uint64_t>(options.seed));
   Decoder model(toy_config(), random, device);
   const Batch batch = batch_of(toy_rows());
-  const Tensor loss = cross_entropy(model.forward(input_of(batch, device)), labels_of(batch, device));
+  const Tensor loss = model.loss(input_of(batch, device), labels_of(batch, device));
   const double guess = std::log(static_cast<double>(model.vocabulary_size()));
 
   std::vector<CheckResult> checks;

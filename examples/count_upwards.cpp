@@ -25,7 +25,7 @@ int main() {
       }
     }
     const Tensor loss =
-        cross_entropy(model.forward({NDArray::from(ids, {8, 12}), {}, {}}), NDArray::from(labels, {8, 12}));
+        model.loss({NDArray::from(ids, {8, 12}), {}, {}}, NDArray::from(labels, {8, 12}));
     loss.backward();
     optimizer.step(3e-3);
     optimizer.clear_gradients();

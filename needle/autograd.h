@@ -124,6 +124,8 @@ class Saved {
   const Shape& output_shape(int index) const;
   DType input_dtype(int index) const;
   int input_count() const;
+  /// Whether nobody will walk this node again.
+  bool is_last_walk() const { return exclusive_; }
   /// Whether the kept array of this input may be overwritten: nobody else will ever read it.
   bool may_overwrite_input(int index) const;
 

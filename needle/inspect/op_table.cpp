@@ -239,6 +239,17 @@ OpCase cross_entropy_case(const char* name, double smoothing) {
           }};
 }
 
+OpCase linear_cross_entropy_case(const char* name, double smoothing, std::int64_t chunk) {
+  const auto labels = [](const Tensors& x) { return ids({2, -100, 0, 4}, {2, 2}, x[0]); };
+  const LossOptions options{{-100, smoothing}, 0};
+  return {name,
+          {{2, 2, 3}, {5, 3}, {5}},
+          [=](const Tensors& x) { return linear_cross_entropy(x[0], x[1], x[2], labels(x), options, chunk); },
+          [=](const Tensors& x) {
+            return cross_entropy(matmul_transposed(x[0], x[1]) + x[2], labels(x), options);
+          }};
+}
+
 std::vector<OpCase> row_cases() {
   const Shape rows{2, 3, 5}, width{5};
   const auto normed = [](const Tensors& x) { return layer_norm(x[0], x[1], x[2]); };
@@ -281,6 +292,19 @@ std::vector<OpCase> row_cases() {
        {{4, 5}},
        [](const Tensors& x) {
          return cross_entropy(x[0], ids({1, 7, 0, 1}, {4}, x[0]), {{7, 0.2}, 0});
+       }},
+      linear_cross_entropy_case("linear_cross_entropy", 0, 0),
+      linear_cross_entropy_case("linear_cross_entropy, smoothed, a row at a time", 0.1, 1),
+      linear_cross_entropy_case("linear_cross_entropy, uneven chunks", 0, 3),
+      {"linear_cross_entropy, a transposed table, no bias",
+       {{4, 3}, {3, 5}},
+       [](const Tensors& x) {
+         return linear_cross_entropy(x[0], transpose(x[1]), {}, ids({1, 7, 0, 1}, {4}, x[0]), {{7, 0}, 0},
+                                     2) *
+                3;
+       },
+       [](const Tensors& x) {
+         return cross_entropy(matmul(x[0], x[1]), ids({1, 7, 0, 1}, {4}, x[0]), {{7, 0}, 0}) * 3;
        }},
       {"dropout",
        {{4, 5}},

@@ -117,6 +117,13 @@ Tensor Decoder::head(const Tensor& states) {
   return head_ ? head_->forward(states) : matmul_transposed(states, token_embedding_.weight);
 }
 
+Tensor Decoder::head_loss(const Tensor& states, const NDArray& labels, const LossOptions& options) {
+  const auto bytes = labels.count() * config_.vocabulary * static_cast<std::int64_t>(size_of(states.dtype()));
+  if (bytes <= kChunkBytes) return SequenceModel::head_loss(states, labels, options);
+  if (!head_) return linear_cross_entropy(states, token_embedding_.weight, {}, labels, options);
+  return linear_cross_entropy(states, transpose(head_->weight), head_->bias, labels, options);
+}
+
 Cache Decoder::empty_state(std::int64_t batch, std::int64_t longest) {
   require(config_.causal, "decoder: a cache holds only under a causal mask; this model is bidirectional");
   require(config_.positions == Positions::rotary || longest <= config_.context, "decoder: a cache of ",

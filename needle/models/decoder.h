@@ -38,6 +38,7 @@ class Decoder : public SequenceModel {
   Tensor embed(const SequenceInput& input, const Pass& pass) override;
   Tensor states(const Tensor& embedded, const SequenceInput& input, const Pass& pass) override;
   Tensor head(const Tensor& states) override;
+  Tensor head_loss(const Tensor& states, const NDArray& labels, const LossOptions& options = {}) override;
   Cache empty_state(std::int64_t batch, std::int64_t longest) override;
   std::int64_t vocabulary_size() const override { return config_.vocabulary; }
   std::int64_t context() const override { return config_.context; }

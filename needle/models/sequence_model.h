@@ -2,6 +2,7 @@
 #pragma once
 
 #include "needle/nn/attention.h"
+#include "needle/ops/cross_entropy.h"
 
 namespace needle {
 
@@ -22,6 +23,10 @@ class SequenceModel : public Module {
   virtual Tensor states(const Tensor& embedded, const SequenceInput& input, const Pass& pass) = 0;
   /// [..., width] -> [..., vocabulary].
   virtual Tensor head(const Tensor& states) = 0;
+  /// cross_entropy() of the head's logits; models may do better than to make them all at once.
+  virtual Tensor head_loss(const Tensor& states, const NDArray& labels, const LossOptions& options = {}) {
+    return cross_entropy(head(states), labels, options);
+  }
   /// Room to remember `longest` positions of `batch` rows. An Error for models that cannot go on from a past.
   virtual Cache empty_state(std::int64_t batch, std::int64_t longest) = 0;
   virtual std::int64_t vocabulary_size() const = 0;
@@ -31,6 +36,11 @@ class SequenceModel : public Module {
   /// Logits of all positions, [batch, time, vocabulary].
   Tensor forward(const SequenceInput& input, const Pass& pass = {}) {
     return head(states(embed(input, pass), input, pass));
+  }
+  /// The loss of the logits of all positions against labels i64 [batch, time].
+  Tensor loss(const SequenceInput& input, const NDArray& labels, const LossOptions& options = {},
+              const Pass& pass = {}) {
+    return head_loss(states(embed(input, pass), input, pass), labels, options);
   }
 };
 

@@ -1,7 +1,10 @@
 #include "needle/ops/cross_entropy.h"
 
+#include <algorithm>
+
 #include "needle/ops/elementwise.h"
 #include "needle/ops/index.h"
+#include "needle/ops/matmul.h"
 #include "needle/ops/reduce.h"
 #include "needle/ops/shape.h"
 #include "needle/ops/softmax.h"
@@ -56,6 +59,81 @@ struct CrossEntropyOp final : FusedOp {
   }
 };
 
+/// Inputs: states [rows, width], table [classes, width], and the bias [classes] if there is one.
+struct LinearCrossEntropyOp final : FusedOp {
+  LinearCrossEntropyOp(NDArray targets, const CrossEntropySettings& how, double by, std::int64_t rows_at_once)
+      : labels(std::move(targets)), settings(how), factor(by), chunk(rows_at_once) {}
+  NDArray labels;
+  CrossEntropySettings settings;
+  double factor;  // on the sum of the rows' losses
+  std::int64_t chunk;
+  NDArrays gradients;  // of each input, for a gradient of 1
+
+  const char* name() const override { return "linear_cross_entropy"; }
+
+  Tensors definition(const Tensors& inputs) const override {
+    const Tensor product = matmul(inputs[0], transpose(inputs[1]));
+    const Tensor logits = inputs.size() > 2 ? product + inputs[2] : product;
+    return {sum(cross_entropy_rows_definition(logits, labels, settings)) * factor};
+  }
+
+  NDArrays compute(const NDArrays& inputs) override {
+    const NDArray states = inputs[0].compact();
+    const NDArray& table = inputs[1];
+    const Device device = states.device();
+    const std::int64_t rows = states.size(0);
+    const NDArray losses = NDArray::zeros({rows}, states.dtype(), device),
+                  slopes = NDArray::full({rows}, factor, states.dtype(), device);
+    if (grad_enabled()) {
+      for (const NDArray& input : inputs) {
+        // As the input lies, so that a transposed table's gradient lies as the table itself.
+        const bool turned = input.rank() == 2 && input.strides()[0] < input.strides()[1];
+        const NDArray like = turned ? input.transpose() : input;
+        const NDArray zeros = NDArray::zeros(like.shape(), like.dtype(), device);
+        gradients.push_back(turned ? zeros.transpose() : zeros);
+      }
+    }
+    for (std::int64_t start = 0; start < rows; start += chunk) {
+      const std::int64_t end = std::min(rows, start + chunk);
+      const auto part = [&](const NDArray& x) { return x.slice(0, start, end); };
+      const NDArray x = part(states);
+      NDArray logits = matmul(x, table.transpose());
+      if (inputs.size() > 2) add_into(inputs[2].broadcast_to(logits.shape()), logits);
+      device->cross_entropy(settings, logits.view(), part(labels).view(), part(losses).view());
+      if (!grad_enabled()) continue;
+      device->cross_entropy_gradient(settings, logits.view(), part(labels).view(), part(slopes).view(),
+                                     logits.view());
+      NDArray dstates = part(gradients[0]), &dtable = gradients[1];
+      matmul_into(logits, table, dstates, false);
+      if (dtable.is_compact()) {
+        matmul_into(logits.transpose(), x, dtable, true);
+      } else {
+        NDArray as_it_lies = dtable.transpose();
+        matmul_into(x.transpose(), logits, as_it_lies, true);
+      }
+      if (inputs.size() > 2) add_into(reduce(Sum{}, logits, {0}), gradients[2]);
+    }
+    return {binary(Multiply{}, reduce(Sum{}, losses), NDArray::scalar(factor, losses.dtype(), device))};
+  }
+
+  void add_gradient(NDArrays g, const Saved& saved, GradientSums& into) override {
+    const double slope = g[0].item();
+    for (int i = 0; i < saved.input_count(); ++i) {
+      NDArray& gradient = gradients[static_cast<std::size_t>(i)];
+      if (!into.needs(i)) continue;
+      NDArray mine = saved.is_last_walk() ? std::move(gradient) : gradient.copy();
+      if (slope != 1) mine = binary(Multiply{}, mine, NDArray::scalar(slope, mine.dtype(), mine.device()));
+      into.add(i, std::move(mine));
+    }
+  }
+
+  double operations(std::span<const NDArray> inputs, std::span<const NDArray>) const override {
+    const double product = 2.0 * static_cast<double>(inputs[0].count() * inputs[1].size(0));
+    return product * (grad_enabled() ? 3 : 1);
+  }
+  double gradient_operations(double, const Needs&) const override { return 0; }
+};
+
 }  // namespace
 
 std::int64_t valid_labels(const NDArray& labels, std::int64_t ignore_index) {
@@ -64,10 +142,26 @@ std::int64_t valid_labels(const NDArray& labels, std::int64_t ignore_index) {
   return valid;
 }
 
-Tensor cross_entropy_rows(const Tensor& logits, const NDArray& labels, const CrossEntropySettings& settings) {
+namespace {
+
+void require_settings(const NDArray& labels, const CrossEntropySettings& settings) {
   require(labels.dtype() == DType::i64, "cross_entropy: labels must be i64, got ", name_of(labels.dtype()));
   require(settings.label_smoothing >= 0 && settings.label_smoothing <= 1,
           "cross_entropy: label smoothing must be in [0, 1], got ", settings.label_smoothing);
+}
+
+/// What the sum of the losses is multiplied by.
+double factor_of(const NDArray& labels, const LossOptions& options) {
+  const double valid = options.divisor > 0
+                           ? options.divisor
+                           : static_cast<double>(valid_labels(labels, options.settings.ignore_index));
+  return valid > 0 ? 1 / valid : 0;
+}
+
+}  // namespace
+
+Tensor cross_entropy_rows(const Tensor& logits, const NDArray& labels, const CrossEntropySettings& settings) {
+  require_settings(labels, settings);
   Shape rows = logits.shape();
   require(rows.rank() > 0, "cross_entropy: logits need a last axis of classes");
   rows.erase(rows.rank() - 1);
@@ -79,10 +173,31 @@ Tensor cross_entropy_rows(const Tensor& logits, const NDArray& labels, const Cro
 }
 
 Tensor cross_entropy(const Tensor& logits, const NDArray& labels, const LossOptions& options) {
-  const double valid = options.divisor > 0
-                           ? options.divisor
-                           : static_cast<double>(valid_labels(labels, options.settings.ignore_index));
-  return sum(cross_entropy_rows(logits, labels, options.settings)) * (valid > 0 ? 1 / valid : 0);
+  return sum(cross_entropy_rows(logits, labels, options.settings)) * factor_of(labels, options);
+}
+
+Tensor linear_cross_entropy(const Tensor& states, const Tensor& table, const Tensor& bias,
+                            const NDArray& labels, const LossOptions& options, std::int64_t chunk) {
+  require_settings(labels, options.settings);
+  Shape rows = states.shape();
+  require(rows.rank() > 0 && table.rank() == 2 && states.size(-1) == table.size(1) &&
+              (!bias.defined() || bias.shape() == Shape{table.size(0)}),
+          "linear_cross_entropy: wants states [..., width], table [classes, width] and bias [classes], got ",
+          states.shape(), ", ", table.shape(), " and ", bias.defined() ? bias.shape() : Shape{});
+  rows.erase(rows.rank() - 1);
+  require(rows == labels.shape(), "linear_cross_entropy: states ", states.shape(), " want labels of shape ",
+          rows, ", got ", labels.shape());
+  require(chunk >= 0, "linear_cross_entropy: a chunk must not be negative, got ", chunk);
+  if (chunk == 0) {
+    const std::int64_t row_bytes = table.size(0) * static_cast<std::int64_t>(size_of(states.dtype()));
+    chunk = std::max<std::int64_t>(1, kChunkBytes / std::max<std::int64_t>(1, row_bytes));
+  }
+  Tensors inputs{reshape(states, {labels.count(), states.size(-1)}), table};
+  if (bias.defined()) inputs.push_back(bias);
+  for (const Tensor& other : inputs)
+    require_same_dtype("linear_cross_entropy", states.array(), other.array());
+  return apply_op<LinearCrossEntropyOp>(inputs, labels.reshape({labels.count()}).compact(), options.settings,
+                                        factor_of(labels, options), chunk);
 }
 
 }  // namespace needle

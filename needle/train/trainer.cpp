@@ -57,7 +57,7 @@ Evaluation evaluate(SequenceModel& model, const std::vector<Batch>& batches, Dev
   Evaluation result;
   double total = 0;
   for (const Batch& batch : batches) {
-    total += cross_entropy(model.forward(input_of(batch, device)), labels_of(batch, device), sum).item();
+    total += model.loss(input_of(batch, device), labels_of(batch, device), sum).item();
     result.targets += batch.valid_targets;
   }
   result.loss = result.targets > 0 ? total / static_cast<double>(result.targets) : 0;
@@ -91,8 +91,7 @@ StepResult Trainer::add_gradients(DataPosition& position, Generator& random) {
   loss.divisor = static_cast<double>(valid);
   const Pass pass{true, &random};
   for (const Batch& batch : batches) {
-    const Tensor logits = model_.forward(input_of(batch, device_), pass);
-    const Tensor part = cross_entropy(logits, labels_of(batch, device_), loss);
+    const Tensor part = model_.loss(input_of(batch, device_), labels_of(batch, device_), loss, pass);
     result.loss += part.item();
     part.backward();
   }
