@@ -119,7 +119,8 @@ Tensor Decoder::head(const Tensor& states) {
 
 Tensor Decoder::head_loss(const Tensor& states, const NDArray& labels, const LossOptions& options) {
   const auto bytes = labels.count() * config_.vocabulary * static_cast<std::int64_t>(size_of(states.dtype()));
-  if (bytes <= kChunkBytes) return SequenceModel::head_loss(states, labels, options);
+  constexpr std::int64_t kFitCaches = 16 << 20;
+  if (bytes <= kFitCaches) return SequenceModel::head_loss(states, labels, options);
   if (!head_) return linear_cross_entropy(states, token_embedding_.weight, {}, labels, options);
   return linear_cross_entropy(states, transpose(head_->weight), head_->bias, labels, options);
 }

@@ -88,9 +88,11 @@ struct LinearCrossEntropyOp final : FusedOp {
       for (const NDArray& input : inputs) {
         // As the input lies, so that a transposed table's gradient lies as the table itself.
         const bool turned = input.rank() == 2 && input.strides()[0] < input.strides()[1];
-        const NDArray like = turned ? input.transpose() : input;
-        const NDArray zeros = NDArray::zeros(like.shape(), like.dtype(), device);
-        gradients.push_back(turned ? zeros.transpose() : zeros);
+        const Shape shape = turned ? input.transpose().shape() : input.shape();
+        // The products of the first chunk overwrite; where there is none, or for a bias, sums begin at 0.
+        const NDArray sum = rows > 0 && input.rank() == 2 ? NDArray::empty(shape, input.dtype(), device)
+                                                          : NDArray::zeros(shape, input.dtype(), device);
+        gradients.push_back(turned ? sum.transpose() : sum);
       }
     }
     for (std::int64_t start = 0; start < rows; start += chunk) {
@@ -106,10 +108,10 @@ struct LinearCrossEntropyOp final : FusedOp {
       NDArray dstates = part(gradients[0]), &dtable = gradients[1];
       matmul_into(logits, table, dstates, false);
       if (dtable.is_compact()) {
-        matmul_into(logits.transpose(), x, dtable, true);
+        matmul_into(logits.transpose(), x, dtable, start > 0);
       } else {
         NDArray as_it_lies = dtable.transpose();
-        matmul_into(x.transpose(), logits, as_it_lies, true);
+        matmul_into(x.transpose(), logits, as_it_lies, start > 0);
       }
       if (inputs.size() > 2) add_into(reduce(Sum{}, logits, {0}), gradients[2]);
     }
