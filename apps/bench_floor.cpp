@@ -44,16 +44,18 @@ void add_products(std::map<Product, int>& products, const ProfiledOp& op) {
   const bool forward = op.phase == Phase::forward;
   // Backward, the incoming gradients come before the kept inputs.
   const auto input = [&](std::size_t i) -> const Shape& { return op.inputs[forward ? i : i + 1]; };
-  if (op.op.starts_with("linear") || (op.op == "matmul" && input(1).rank() == 2)) {
-    add_linear(products, input(0).count() / input(0).at(-1), input(1)[0], input(1)[1], forward);
-  } else if (op.op == "matmul_transposed") {
+  // A loss in chunks takes its gradients in the forward pass.
+  const bool in_chunks = op.op == "linear_cross_entropy";
+  if (in_chunks || op.op == "matmul_transposed") {
+    if (in_chunks && !forward) return;
     const std::int64_t rows = input(0)[0], k = input(0)[1], m = input(1)[0];
-    if (forward) {
-      ++products[{rows, m, k, false, true}];
-    } else {
+    if (forward) ++products[{rows, m, k, false, true}];
+    if (!forward || in_chunks) {
       ++products[{rows, k, m, false, false}];
       ++products[{m, k, rows, true, false}];
     }
+  } else if (op.op.starts_with("linear") || (op.op == "matmul" && input(1).rank() == 2)) {
+    add_linear(products, input(0).count() / input(0).at(-1), input(1)[0], input(1)[1], forward);
   } else if (op.op == "recurrence") {
     const Shape& steps = forward ? op.inputs[0] : op.outputs[0];
     const std::int64_t width = op.outputs[forward ? 0 : 1].at(-1);

@@ -88,7 +88,7 @@ class SequenceWork final : public Work {
     for (const RecurrentLayer& layer : model_.recurrent)
       x = layer.forward(x, layer.empty_state(kRows)).states;
     for (const CausalConvolution& layer : model_.convolutions) x = x + layer.forward(x, Epilogue::gelu);
-    return cross_entropy(model_.head.forward(x), labels_);
+    return cross_entropy(model_.head.forward(x, Epilogue::none, {}, x.dtype()), labels_);
   }
 
   Generator random_;
@@ -121,14 +121,28 @@ class AttentionWork final : public Work {
   NDArray seed_;
 };
 
-/// T of "attention-T", 0 for another name.
-std::int64_t attention_time(std::string_view name) {
-  constexpr std::string_view kPrefix = "attention-";
-  if (!name.starts_with(kPrefix)) return 0;
-  name.remove_prefix(kPrefix.size());
-  std::int64_t time = 0;
-  const char* const end = name.data() + name.size();
-  return std::from_chars(name.data(), end, time).ptr == end ? time : 0;
+/// The kinds of work, with the positions that each has by itself.
+constexpr std::pair<std::string_view, std::int64_t> kKinds[] = {
+    {"W1", 64},    {"W2", 256},          {"W3", 64},        {"rnn", 128},
+    {"lstm", 128}, {"convolution", 256}, {"attention", 256}};
+
+struct Kind {
+  std::string_view name;  // empty: unknown
+  std::int64_t time;
+};
+
+/// What "NAME" or "NAME-T" asks for.
+Kind kind_of(std::string_view name) {
+  for (const auto& [kind, usual] : kKinds) {
+    if (name == kind) return {kind, usual};
+    if (!name.starts_with(kind) || name[kind.size()] != '-') continue;
+    const std::string_view digits = name.substr(kind.size() + 1);
+    const char* const end = digits.data() + digits.size();
+    std::int64_t time = 0;
+    if (std::from_chars(digits.data(), end, time).ptr == end && time > 0 && time < 1 << 20)
+      return {kind, time};
+  }
+  return {};
 }
 
 }  // namespace
@@ -160,34 +174,35 @@ StepTimes Work::step() {
   return {forward - start, backward - forward, now() - backward};
 }
 
-const std::vector<std::string>& work_names() {
-  static const std::vector<std::string> names{
-      "W1", "W2", "W3", "rnn", "lstm", "convolution", "attention-256", "attention-1024", "attention-4096"};
-  return names;
+std::int64_t work_time(const std::string& name) {
+  require_work(name);
+  return kind_of(name).time;
+}
+
+std::string work_of_time(const std::string& name, std::int64_t time) {
+  return std::string(kind_of(name).name) + '-' + std::to_string(time);
 }
 
 std::unique_ptr<Work> make_work(const std::string& name, Device device) {
-  if (name == "W1")
-    return std::make_unique<DecoderWork>(name, DecoderConfig::of_size(65, 64, 128, 4, 4), 12, device);
-  if (name == "W2")
-    return std::make_unique<DecoderWork>(name, DecoderConfig::of_size(512, 256, 384, 6, 6), 8, device);
-  if (name == "W3")
-    return std::make_unique<DecoderWork>(name, DecoderConfig::of_size(50257, 64, 768, 12, 12), 4, device);
-  if (name == "rnn") return std::make_unique<SequenceWork>(name, RecurrentCell::tanh, 128, device);
-  if (name == "lstm") return std::make_unique<SequenceWork>(name, RecurrentCell::lstm, 128, device);
-  if (name == "convolution") return std::make_unique<SequenceWork>(name, std::nullopt, 256, device);
-  const std::int64_t time = attention_time(name);
   require_work(name);
+  const auto [kind, time] = kind_of(name);
+  if (kind == "W1")
+    return std::make_unique<DecoderWork>(name, DecoderConfig::of_size(65, time, 128, 4, 4), 12, device);
+  if (kind == "W2")
+    return std::make_unique<DecoderWork>(name, DecoderConfig::of_size(512, time, 384, 6, 6), 8, device);
+  if (kind == "W3")
+    return std::make_unique<DecoderWork>(name, DecoderConfig::of_size(50257, time, 768, 12, 12), 4, device);
+  if (kind == "rnn") return std::make_unique<SequenceWork>(name, RecurrentCell::tanh, time, device);
+  if (kind == "lstm") return std::make_unique<SequenceWork>(name, RecurrentCell::lstm, time, device);
+  if (kind == "convolution") return std::make_unique<SequenceWork>(name, std::nullopt, time, device);
   return std::make_unique<AttentionWork>(name, time, device);
 }
 
 void require_work(const std::string& name) {
+  if (!kind_of(name).name.empty()) return;
   std::string all;
-  for (const std::string& known : work_names()) {
-    if (known == name) return;
-    all += (all.empty() ? "" : ", ") + known;
-  }
-  require(attention_time(name) > 0, "bench: there is no work '", name, "'; there are ", all);
+  for (const auto& [kind, usual] : kKinds) all += (all.empty() ? "" : ", ") + std::string(kind);
+  fail("bench: there is no work '", name, "'; there are ", all, ", and each with '-T' for T positions");
 }
 
 }  // namespace needle

@@ -51,13 +51,15 @@ class Work {
   std::optional<Adam> optimizer_;
 };
 
-/// The names that make_work() knows.
-const std::vector<std::string>& work_names();
 /// Throws unless make_work() knows the name. Computes nothing, so that the process can still fork.
 void require_work(const std::string& name);
+/// The positions of the work of that name. Throws on another name.
+std::int64_t work_time(const std::string& name);
+/// The name of the same work with other positions.
+std::string work_of_time(const std::string& name, std::int64_t time);
 /// The work of that name: decoders W1, W2, W3; rnn, lstm: one layer of width 256; convolution: six layers x +
-/// gelu( causal convolution of 3); attention-T: T positions of 8 heads of width 64 in 2 rows. Throws on
-/// another name.
+/// gelu( causal convolution of 3); attention: 8 heads of width 64 in 2 rows; each with "-T" for T positions.
+/// Throws on another name.
 std::unique_ptr<Work> make_work(const std::string& name, Device device);
 
 }  // namespace needle

@@ -80,6 +80,9 @@ void add_training_options(CLI::App& command, TrainOptions& options) {
   value("--weight-decay", s.weight_decay, "Decay of matrices; vectors do not decay");
   value("--clip", s.clip, "Limit of the gradient's norm; 0: none");
   value("--label-smoothing", s.label_smoothing, "Share of each target spread over all tokens");
+  add_choice(command, "--precision", s.precision,
+             "Operands of products, and activations between them; sums, norms, losses and parameters are f32")
+      ->group("Training");
   value("--seed", s.seed, "Of all random numbers");
   value("--evaluate-every", s.evaluate_every, "Steps between validations");
   value("--save-every", s.save_every, "Steps between checkpoints");

@@ -51,7 +51,7 @@ TrainStart measure_start(Trainer& trainer, const RunFolder& run, double estimate
   start.uniform_loss = std::log(static_cast<double>(trainer.settings().model.vocabulary));
   start.floor = trainer.data().floor();
   if (trainer.settings().data.source == DataSource::corpus) start.entropy = Corpus().entropy_rate();
-  start.device = trainer.device().name() + ": " + trainer.device()->description();
+  start.device = trainer.device().name() + ": " + trainer.device()->description(trainer.settings().precision);
   start.threads = threads();
   start.steps_done = trainer.steps_done();
   start.estimated_seconds = estimated_seconds;

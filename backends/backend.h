@@ -53,8 +53,8 @@ struct AttentionSettings {
 
 /// Arrays of an attention call. query [batch, heads, queries, width], key [batch, key heads, keys, width],
 /// value [batch, key heads, keys, value width], output [batch, heads, queries, value width] with any strides
-/// but 1 along the width; log_sum f32 or f64 [batch, heads, queries] compact. A row without keys gives output
-/// 0 and log_sum -infinity.
+/// but 1 along the width; log_sum f32 or f64 [batch, heads, queries] compact. All but log_sum and a bias may
+/// be bf16 or f16. A row without keys gives output 0 and log_sum -infinity.
 struct AttentionArrays {
   View query, key, value, output, log_sum;
 };
@@ -115,6 +115,8 @@ class Backend {
   virtual std::string name() const = 0;
   /// What computes its products, for reports.
   virtual std::string description() const = 0;
+  /// The same of products with operands of this type.
+  virtual std::string description(DType operands) const = 0;
 
   // Memory, through a caching pool.
   virtual void* allocate(std::size_t bytes) = 0;
@@ -153,17 +155,20 @@ class Backend {
   virtual void cumulative_sum(const View& x, int axis, const View& y) = 0;
 
   /// y = a b, or y += a b: [batch..., n, k] x [batch..., k, m] of one floating dtype, batch axes alike
-  /// (stride 0 to broadcast); the last two axes of a, b and y row- or column-major (y row-major).
+  /// (stride 0 to broadcast); the last two axes of a, b and y row- or column-major (y row-major). Sums are
+  /// float32 where the operands are bf16 or f16, and y may be f32 then.
   virtual void matmul(const View& a, const View& b, const View& y, bool accumulate) = 0;
 
-  /// y = f(x weight + bias) + residual, f by the epilogue, and slope = f'(x weight + bias) where it is wanted:
-  /// x [rows, in], weight [in, out], bias [out] or absent, residual [rows, out] or absent, y and slope [rows,
-  /// out], all compact.
+  /// y = f(x weight + bias) + residual, f by the epilogue, and slope = f'(x weight + bias) where it is
+  /// wanted: x [rows, in], weight [in, out], bias [out] or absent, residual [rows, out] or absent, y and
+  /// slope [rows, out], all compact. x and weight may be bf16 or f16; y and slope are of their type or f32,
+  /// bias and residual f32.
   virtual void linear(Epilogue epilogue, const View& x, const View& weight, const View& bias,
                       const View& residual, const View& y, const View& slope) = 0;
-  /// g *= slope in place where there is a slope, then dbias [width] += the sum of g's rows where it is
-  /// wanted.
-  virtual void epilogue_gradient(const View& slope, const View& g, const View& dbias) = 0;
+  /// product = g times the slope, where there is one, and dbias [width] += the sum of its rows where it is
+  /// wanted. product may be g; g, slope and product may be bf16 or f16.
+  virtual void epilogue_gradient(const View& slope, const View& g, const View& product,
+                                 const View& dbias) = 0;
 
   // Rows and indices (i64). An index outside is an error that names its position and value.
   /// y[i, :] = table[rows[i], :]; table [rows, width], rows [count], y [count, width].
@@ -180,7 +185,7 @@ class Backend {
   virtual void softmax(SoftmaxForm form, const View& x, const View& y) = 0;
   virtual void softmax_gradient(SoftmaxForm form, const View& y, const View& dy, const View& dx) = 0;
   /// y = (x - mean) / sqrt(variance + epsilon) * weight + bias; weight and bias [width] or absent. Keeps mean
-  /// (layer) and 1 / sqrt(variance + epsilon), each f64 [rows].
+  /// (layer) and 1 / sqrt(variance + epsilon), each f64 [rows]. y may be bf16 or f16, and then dy too.
   virtual void norm(NormKind kind, double epsilon, const View& x, const View& weight, const View& bias,
                     const View& y, const View& mean, const View& inverse_deviation) = 0;
   /// dx, overwritten or with `accumulate` added to, and dweight and dbias [width] added to; views without

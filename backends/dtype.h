@@ -128,6 +128,11 @@ inline std::string_view name_of(DType dtype) {
 /// Whether values of this type can carry a gradient.
 inline bool is_floating(DType dtype) { return dtype <= DType::f16; }
 
+/// bf16 or f16.
+inline bool is_half(DType dtype) { return dtype == DType::bf16 || dtype == DType::f16; }
+/// The type in which elements of this floating type are computed: f32 for the 16-bit formats.
+inline DType computing(DType dtype) { return is_half(dtype) ? DType::f32 : dtype; }
+
 /// Calls `function` with the TypeTag of a computing type (f32 or f64); other types are an error that names
 /// `op`.
 template <class F>

@@ -255,6 +255,20 @@ NDArray NDArray::cast(DType dtype) const {
   return result;
 }
 
+NDArray NDArray::rounded(DType dtype) const {
+  if (dtype == dtype_ || !is_compact() || bytes() != storage_->bytes()) return cast(dtype);
+  Storage& storage = *storage_;
+  if (!storage.rounded_ || storage.rounded_dtype_ != dtype || storage.rounded_writes_ != storage.writes()) {
+    storage.rounded_ = cast(dtype).storage_;
+    storage.rounded_dtype_ = dtype;
+    storage.rounded_writes_ = storage.writes();
+  }
+  NDArray result = *this;
+  result.storage_ = storage.rounded_;
+  result.dtype_ = dtype;
+  return result;
+}
+
 NDArray NDArray::to(Device target) const {
   if (target == device()) return *this;
   const NDArray source = compact();

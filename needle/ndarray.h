@@ -32,10 +32,15 @@ class Storage {
   void count_write() { ++writes_; }
 
  private:
+  friend class NDArray;
   Device device_;
   std::size_t bytes_;
   void* data_;
   std::uint64_t writes_ = 0;
+  // Of NDArray::rounded(): the copy, its type, and the writes before it was made.
+  std::shared_ptr<Storage> rounded_;
+  DType rounded_dtype_ = DType::f32;
+  std::uint64_t rounded_writes_ = 0;
 };
 
 /// Axes of a reduction; empty means all of them.
@@ -102,6 +107,8 @@ class NDArray {
   NDArray copy() const;
   /// The same numbers in another type or on another device (itself when nothing changes).
   NDArray cast(DType dtype) const;
+  /// cast(), kept beside the elements until these are written again: so a weight is converted once a step.
+  NDArray rounded(DType dtype) const;
   NDArray to(Device device) const;
   bool is_compact() const { return needle::is_compact(view()); }
   /// Whether nobody else holds the storage and every element stands alone in it.

@@ -104,6 +104,8 @@ void matmul_into(const NDArray& a, const NDArray& b, NDArray& into, bool accumul
   require_same_device("matmul", a, b);
   require_same_dtype("matmul", a, b);
   require(is_floating(a.dtype()), "matmul: wants a floating type, got ", name_of(a.dtype()));
+  require(into.dtype() == a.dtype() || into.dtype() == computing(a.dtype()), "matmul: a product of ",
+          name_of(a.dtype()), " cannot be ", name_of(into.dtype()));
   require(into.shape() == matmul_shape(a.shape(), b.shape()), "matmul: the product of ", a.shape(), " x ",
           b.shape(), " does not fit ", into.shape());
   const NDArray matrix_a = a.rank() == 1 ? a.unsqueeze(0) : a, matrix_b = b.rank() == 1 ? b.unsqueeze(1) : b;

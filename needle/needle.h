@@ -12,4 +12,5 @@
 #include "needle/ops/ops.h"
 #include "needle/optim/optimizer.h"
 #include "needle/optim/schedule.h"
+#include "needle/precision.h"
 #include "needle/threads.h"

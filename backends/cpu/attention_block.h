@@ -11,6 +11,7 @@
 #include "backends/cpu/lanes.h"
 #include "backends/cpu/loops.h"
 #include "backends/cpu/scratch.h"
+#include "backends/cpu/staging.h"
 
 namespace needle::attention {
 
@@ -176,18 +177,26 @@ struct PackedRows {
 
   /// Rows 0, 1, ... = factor times rows start, start + 1, ... of x[b, h].
   void load(const View& x, std::int64_t b, std::int64_t h, std::int64_t start, std::int64_t count, T factor) {
-    const T* from = x.as<T>() + b * x.strides[0] + h * x.strides[1] + start * x.strides[2];
-    for (std::int64_t i = 0; i < count; ++i) {
-      for (std::int64_t c = 0; c < width; ++c) row(i)[c] = factor * from[i * x.strides[2] + c];
-    }
+    dispatch_stored<T>(x.dtype, [&](auto tag) {
+      using Stored = typename decltype(tag)::type;
+      const Stored* from = x.as<Stored>() + b * x.strides[0] + h * x.strides[1] + start * x.strides[2];
+      for (std::int64_t i = 0; i < count; ++i) {
+        for (std::int64_t c = 0; c < width; ++c)
+          row(i)[c] = factor * static_cast<T>(from[i * x.strides[2] + c]);
+      }
+    });
   }
   /// Rows start, start + 1, ... of x[b, h] = factor times rows 0, 1, ...
   void store(const View& x, std::int64_t b, std::int64_t h, std::int64_t start, std::int64_t count,
              T factor) {
-    T* to = x.as<T>() + b * x.strides[0] + h * x.strides[1] + start * x.strides[2];
-    for (std::int64_t i = 0; i < count; ++i) {
-      for (std::int64_t c = 0; c < width; ++c) to[i * x.strides[2] + c] = factor * row(i)[c];
-    }
+    dispatch_stored<T>(x.dtype, [&](auto tag) {
+      using Stored = typename decltype(tag)::type;
+      Stored* to = x.as<Stored>() + b * x.strides[0] + h * x.strides[1] + start * x.strides[2];
+      for (std::int64_t i = 0; i < count; ++i) {
+        for (std::int64_t c = 0; c < width; ++c)
+          to[i * x.strides[2] + c] = static_cast<Stored>(factor * row(i)[c]);
+      }
+    });
   }
   /// Multiplies row i by factors[i].
   void scale(const T* factors, std::int64_t count) {
@@ -245,15 +254,18 @@ struct PackedQueries {
   }
 };
 
-/// function(call) for the call's element type, f32 or f64; other or mixed types are an error.
+/// function(call) for the type in which the call computes, f32 or f64; mixed types are an error.
 template <class Function>
 void dispatch_call(const AttentionSettings& settings, const AttentionArrays& arrays,
                    const Function& function) {
-  dispatch_computing("attention", arrays.query.dtype, [&](auto tag) {
-    for (const View* view : {&arrays.key, &arrays.value, &arrays.output, &arrays.log_sum}) {
-      require(view->dtype == arrays.query.dtype, "attention: all arrays must be of the query's dtype, ",
-              name_of(arrays.query.dtype), ", got ", name_of(view->dtype));
-    }
+  const DType stored = arrays.query.dtype, computed = computing(stored);
+  dispatch_computing("attention", computed, [&](auto tag) {
+    const auto require_dtype = [](const View& view, DType wanted) {
+      require(!view.data || view.dtype == wanted, "attention: an array must be ", name_of(wanted), ", got ",
+              name_of(view.dtype));
+    };
+    for (const View& view : {arrays.key, arrays.value, arrays.output}) require_dtype(view, stored);
+    for (const View& view : {arrays.log_sum, settings.bias}) require_dtype(view, computed);
     const Call<typename decltype(tag)::type> call{settings, arrays};
     require(call.keys <= std::numeric_limits<std::int32_t>::max(), "attention: ", call.keys,
             " keys are too many");

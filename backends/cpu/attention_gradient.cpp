@@ -21,7 +21,8 @@ class Backward {
         sums_(pool, call),
         query_(pool, call.width),
         incoming_(pool, call.value_width),
-        query_sum_(pool, kQueries, call.width) {}
+        query_sum_(pool, kQueries, call.width),
+        output_row_(pool, 1, call.value_width) {}
 
   void run(std::int64_t b, std::int64_t key_head) {
     packed_.load(call_, b, key_head);
@@ -57,10 +58,12 @@ class Backward {
     incoming_.load(block, gradients_.output, 1);
     query_sum_.clear();
     const View& output = call_.arrays.output;
-    const T* outputs = output.as<T>() + block.batch * output.strides[0] + block.head * output.strides[1] +
-                       block.start * output.strides[2];
+    const std::int64_t start =
+        block.batch * output.strides[0] + block.head * output.strides[1] + block.start * output.strides[2];
     for (std::int64_t q = 0; q < block.count; ++q) {
-      const T *row = outputs + q * output.strides[2], *incoming = incoming_.rows.row(q);
+      const T *row =
+                  read_run(output, start + q * output.strides[2], 1, call_.value_width, output_row_.row(0)),
+              *incoming = incoming_.rows.row(q);
       T sum = 0;
 #pragma omp simd reduction(+ : sum)
       for (std::int64_t c = 0; c < call_.value_width; ++c) sum += row[c] * incoming[c];
@@ -98,7 +101,7 @@ class Backward {
   const AttentionGradients& gradients_;
   PackedKeys<T> packed_, sums_;
   PackedQueries<T> query_, incoming_;
-  PackedRows<T> query_sum_;
+  PackedRows<T> query_sum_, output_row_;
   alignas(kAlignment) T weights_[kKeys * kQueries] = {};
   alignas(kAlignment) T slopes_[kKeys * kQueries] = {};
   alignas(kAlignment) T cap_slopes_[kKeys * kQueries] = {};

@@ -12,6 +12,7 @@ class CpuBackend final : public Backend {
   CpuBackend();
   std::string name() const override;
   std::string description() const override;
+  std::string description(DType operands) const override;
   void* allocate(std::size_t bytes) override;
   void release(void* data, std::size_t bytes) override;
   MemoryStats memory_stats() const override;
@@ -35,7 +36,7 @@ class CpuBackend final : public Backend {
   void matmul(const View& a, const View& b, const View& y, bool accumulate) override;
   void linear(Epilogue epilogue, const View& x, const View& weight, const View& bias, const View& residual,
               const View& y, const View& slope) override;
-  void epilogue_gradient(const View& slope, const View& g, const View& dbias) override;
+  void epilogue_gradient(const View& slope, const View& g, const View& product, const View& dbias) override;
   void gather_rows(const View& table, const View& rows, const View& y) override;
   void scatter_add_rows(const View& x, const View& rows, const View& table) override;
   void gather(const View& x, int axis, const View& index, const View& y) override;

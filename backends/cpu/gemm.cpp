@@ -2,7 +2,7 @@
 
 #include <cblas.h>
 #ifdef NEEDLE_ONEDNN
-#include <dnnl.h>
+#include <dnnl.hpp>
 #endif
 
 #include <algorithm>
@@ -123,6 +123,64 @@ std::string gemm_description() {
   return text + openblas_get_config() + ", kernels " + openblas_get_corename() +
          (kernels_were_pinned ? " (pinned by OPENBLAS_CORETYPE)" : "");
 }
+
+bool has_bf16_products() {
+#if defined(NEEDLE_ONEDNN) && defined(__x86_64__)
+  return chosen != Gemm::openblas && __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
+
+std::string gemm_description(DType operands) {
+  if (!is_half(operands)) return gemm_description();
+  const std::string name(name_of(operands));
+  if (operands == DType::bf16 && has_bf16_products())
+    return name + " operands, float32 sums, by " + gemm_description();
+  return name + " operands multiplied as float32 (not faster: no " + name + " instructions here), by " +
+         gemm_description();
+}
+
+#ifdef NEEDLE_ONEDNN
+
+void gemm_bf16(const Matrix& a, const Matrix& b, void* y, DType y_dtype, std::int64_t y_stride,
+               std::int64_t n, std::int64_t m, std::int64_t k, bool accumulate) {
+  using dnnl::memory;
+  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  static dnnl::stream stream(engine);
+  const auto describe = [](memory::dim rows, memory::dim columns, bool wide, memory::dim row,
+                           memory::dim column) {
+    return memory::desc({rows, columns}, wide ? memory::data_type::f32 : memory::data_type::bf16,
+                        memory::dims{row, column});
+  };
+  const memory::desc left = describe(n, k, false, a.row_stride, a.column_stride),
+                     right = describe(k, m, false, b.row_stride, b.column_stride),
+                     result = describe(n, m, y_dtype == DType::f32, y_stride, 1);
+  dnnl::post_ops after;
+  if (accumulate) after.append_sum(1);
+  dnnl::primitive_attr attributes;
+  attributes.set_post_ops(after);
+  try {
+    // The library keeps primitives that were made before.
+    const dnnl::matmul product(
+        dnnl::matmul::primitive_desc(dnnl::matmul::desc(left, right, result), attributes, engine));
+    product.execute(stream, {{DNNL_ARG_SRC, memory(left, engine, const_cast<void*>(a.data))},
+                             {DNNL_ARG_WEIGHTS, memory(right, engine, const_cast<void*>(b.data))},
+                             {DNNL_ARG_DST, memory(result, engine, y)}});
+    stream.wait();
+  } catch (const dnnl::error& error) {
+    fail("matmul: oneDNN refuses a bf16 product of ", n, " x ", k, " x ", m, ": ", error.what());
+  }
+}
+
+#else
+
+void gemm_bf16(const Matrix&, const Matrix&, void*, DType, std::int64_t, std::int64_t, std::int64_t,
+               std::int64_t, bool) {
+  fail("matmul: this build has no oneDNN for bf16 products");
+}
+
+#endif
 
 bool prefers_columns([[maybe_unused]] const Matrix& a, std::int64_t n, std::int64_t m,
                      [[maybe_unused]] std::int64_t k, [[maybe_unused]] bool single) {

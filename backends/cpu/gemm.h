@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "backends/dtype.h"
+
 namespace needle {
 
 /// Who computes products of float32 matrices: OpenBLAS always can, oneDNN where it was built in; `automatic`
@@ -28,6 +30,12 @@ class GemmScope {
 };
 /// What computes products and with which kernels, for reports.
 std::string gemm_description();
+
+/// Whether this processor has instructions for products of bf16 operands, and this build a library that uses
+/// them.
+bool has_bf16_products();
+/// What computes products of operands of this type, for reports.
+std::string gemm_description(DType operands);
 
 /// A matrix as libraries take it: row-major [rows, columns], or the transpose of one.
 struct Matrix {
@@ -56,5 +64,10 @@ bool prefers_columns(const Matrix& a, std::int64_t n, std::int64_t m, std::int64
 template <class T>
 void gemm(const Matrix& a, const Matrix& b, T* y, std::int64_t y_stride, std::int64_t n, std::int64_t m,
           std::int64_t k, bool accumulate);
+
+/// y [n, m] = a [n, k] b [k, m], or y += a b, of bf16 operands with sums in float32, by oneDNN on all
+/// threads; y f32 or bf16. Works on any processor (slowly where has_bf16_products() is false).
+void gemm_bf16(const Matrix& a, const Matrix& b, void* y, DType y_dtype, std::int64_t y_stride,
+               std::int64_t n, std::int64_t m, std::int64_t k, bool accumulate);
 
 }  // namespace needle

@@ -9,6 +9,7 @@
 #include "backends/cpu/loops.h"
 #include "backends/cpu/parallel.h"
 #include "backends/cpu/scratch.h"
+#include "backends/cpu/staging.h"
 
 namespace needle {
 
@@ -151,9 +152,26 @@ void batched_product(MemoryPool& pool, const View& a, const View& b, const View&
   }
 }
 
+/// The same of bf16 operands, each product on all threads.
+void batched_bf16_product(const View& a, const View& b, const View& y, bool accumulate) {
+  const std::int64_t n = y.shape.at(-2), m = y.shape.at(-1), k = a.shape.at(-1);
+  const View batch_a = batch_of(a), batch_b = batch_of(b), batch_y = batch_of(y);
+  const auto at = [](const View& x, std::int64_t offset) {
+    return static_cast<char*>(x.data) + offset * static_cast<std::int64_t>(size_of(x.dtype));
+  };
+  for (std::int64_t i = 0; i < batch_y.count(); ++i) {
+    Matrix left = matrix_of(a), right = matrix_of(b);
+    left.data = at(a, offset_of(i, batch_a.shape, batch_a.strides));
+    right.data = at(b, offset_of(i, batch_b.shape, batch_b.strides));
+    gemm_bf16(left, right, at(y, offset_of(i, batch_y.shape, batch_y.strides)), y.dtype,
+              matrix_of(y).row_stride, n, m, k, accumulate);
+  }
+}
+
 }  // namespace
 
 std::string CpuBackend::description() const { return gemm_description(); }
+std::string CpuBackend::description(DType operands) const { return gemm_description(operands); }
 
 void CpuBackend::matmul(const View& a, const View& b, const View& y, bool accumulate) {
   if (y.count() == 0) return;
@@ -169,15 +187,17 @@ void CpuBackend::matmul(const View& a, const View& b, const View& y, bool accumu
               view->shape.at(axis), " is too large");
     }
   }
-  // What BLAS cannot take as it lies is laid out compactly first.
-  const bool half = a.dtype == DType::bf16 || a.dtype == DType::f16;
-  const DType dtype = half ? DType::f32 : a.dtype;
+  if (a.dtype == DType::bf16 && has_bf16_products() && is_matrix(left) && is_matrix(right) &&
+      is_matrix(result) && (result.strides.at(-1) == 1 || result.shape.at(-1) == 1))
+    return batched_bf16_product(left, right, result, accumulate);
+  // What BLAS cannot take as it lies is laid out compactly first, as float32 where it is narrower.
+  const DType dtype = computing(a.dtype);
   std::deque<Scratch<char>> copies;
   const auto compact_of = [&](const View& x) {
     copies.emplace_back(pool_, static_cast<std::size_t>(x.count()) * size_of(dtype));
     return View{copies.back().data(), dtype, x.shape, compact_strides(x.shape)};
   };
-  const auto fits = [&](const View& x) { return !half && is_matrix(x); };
+  const auto fits = [&](const View& x) { return x.dtype == dtype && is_matrix(x); };
   for (View* operand : {&left, &right}) {
     if (fits(*operand)) continue;
     const View compact = compact_of(*operand);
@@ -199,19 +219,46 @@ void CpuBackend::linear(Epilogue epilogue, const View& x, const View& weight, co
                         const View& residual, const View& y, const View& slope) {
   const std::int64_t rows = y.shape[0], width = y.shape[1], inner = x.shape[1];
   if (y.count() == 0) return;
-  dispatch_computing("linear", y.dtype, [&](auto tag) {
+  dispatch_computing("linear", computing(x.dtype), [&](auto tag) {
     using T = typename decltype(tag)::type;
+    // Operands and results of 16 bits have float32 ones beside them: a block is finished in those, and
+    // rounded while it is in the cache.
+    std::deque<Scratch<T>> wide;
+    const auto as_computed = [&](const View& narrow) {
+      if (!narrow.data || narrow.dtype == dtype_of<T>()) return narrow;
+      return View{wide.emplace_back(pool_, static_cast<std::size_t>(narrow.count())).data(), dtype_of<T>(),
+                  narrow.shape, compact_strides(narrow.shape)};
+    };
+    const auto widened = [&](const View& narrow) {
+      const View result = as_computed(narrow);
+      if (result.data != narrow.data) copy(narrow, result);
+      return result;
+    };
+    const View values = as_computed(y), slopes = as_computed(slope);
     const Scratch<T> zeros(pool_, static_cast<std::size_t>(bias.data ? 0 : width));
     if (!bias.data) std::fill_n(zeros.data(), width, T(0));
-    const epilogue::Target<T> target{y.as<T>(), slope.as<T>(), bias.data ? bias.as<T>() : zeros.data(),
+    const epilogue::Target<T> target{values.as<T>(), slopes.as<T>(), bias.data ? bias.as<T>() : zeros.data(),
                                      width, residual.as<T>()};
-    const auto finish = [&](auto... range) { epilogue::finish(epilogue, target, range...); };
+    const auto finish = [&](std::int64_t first_row, std::int64_t last_row, std::int64_t first,
+                            std::int64_t last) {
+      epilogue::finish(epilogue, target, first_row, last_row, first, last);
+      for (const auto& [from, to] : {std::pair(values, y), std::pair(slopes, slope)}) {
+        for (std::int64_t row = first_row; row < last_row && to.data != from.data; ++row)
+          write_run(to, row * width + first, 1, last - first, from.template as<T>() + row * width + first);
+      }
+    };
     if (inner == 0) {
-      fill(0, y);
+      fill(0, values);
       return finish(0, rows, 0, width);
     }
-    shared_product(pool_, matrix_of(x), matrix_of(weight), target.y, width, rows, width, inner, false,
-                   finish);
+    if (x.dtype == DType::bf16 && has_bf16_products()) {
+      gemm_bf16(matrix_of(x), matrix_of(weight), values.data, values.dtype, width, rows, width, inner, false);
+#pragma omp parallel for schedule(static) if (y.count() >= kParallelElements)
+      for (std::int64_t row = 0; row < rows; ++row) finish(row, row + 1, 0, width);
+      return;
+    }
+    shared_product(pool_, matrix_of(widened(x)), matrix_of(widened(weight)), target.y, width, rows, width,
+                   inner, false, finish);
   });
 }
 

@@ -4,6 +4,7 @@
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/loops.h"
 #include "backends/cpu/scratch.h"
+#include "backends/cpu/staging.h"
 
 namespace needle {
 
@@ -49,10 +50,13 @@ void CpuBackend::norm(NormKind kind, double epsilon, const View& x, const View& 
     using T = typename decltype(tag)::type;
     const std::int64_t rows = x.shape[0], width = x.shape[1];
     const T *gain = weight.as<T>(), *shift = bias.as<T>();
+    // Each thread's row that is rounded afterwards, where y is stored in another type.
+    const bool rounds = y.dtype != x.dtype;
+    const Scratch<T> wide(pool_, static_cast<std::size_t>(rounds ? available_threads() * width : 0));
 #pragma omp parallel for schedule(static) if (x.count() >= kParallelElements)
     for (std::int64_t row = 0; row < rows; ++row) {
       const T* from = x.as<T>() + row * width;
-      T* to = y.as<T>() + row * width;
+      T* to = rounds ? wide.data() + thread_number() * width : y.as<T>() + row * width;
       const Statistics s = statistics(kind, from, width, epsilon);
       mean.as<double>()[row] = s.mean;
       inverse_deviation.as<double>()[row] = s.inverse_deviation;
@@ -61,12 +65,13 @@ void CpuBackend::norm(NormKind kind, double epsilon, const View& x, const View& 
       if (gain && shift) {
 #pragma omp simd
         for (std::int64_t i = 0; i < width; ++i) to[i] = centered(from[i]) * scale * gain[i] + shift[i];
-        continue;
-      }
+      } else {
 #pragma omp simd
-      for (std::int64_t i = 0; i < width; ++i) to[i] = centered(from[i]) * scale;
-      for (std::int64_t i = 0; gain && i < width; ++i) to[i] *= gain[i];
-      for (std::int64_t i = 0; shift && i < width; ++i) to[i] += shift[i];
+        for (std::int64_t i = 0; i < width; ++i) to[i] = centered(from[i]) * scale;
+        for (std::int64_t i = 0; gain && i < width; ++i) to[i] *= gain[i];
+        for (std::int64_t i = 0; shift && i < width; ++i) to[i] += shift[i];
+      }
+      if (rounds) write_run(y, row * width, 1, width, to);
     }
   });
 }
@@ -81,14 +86,15 @@ void CpuBackend::norm_gradient(NormKind kind, const View& x, const View& weight,
     // Gradients of weight and bias are summed over fixed pieces of rows, then over the pieces in order.
     constexpr std::int64_t kRows = 64;
     const std::int64_t pieces = (rows + kRows - 1) / kRows;
-    const Scratch<T> memory(pool_, static_cast<std::size_t>(4 * pieces * width));
+    constexpr std::int64_t kBuffers = 5;
+    const Scratch<T> memory(pool_, static_cast<std::size_t>(kBuffers * pieces * width));
 #pragma omp parallel for schedule(static) if (x.count() >= kParallelElements)
     for (std::int64_t piece = 0; piece < pieces; ++piece) {
-      T* weight_sum = memory.data() + 4 * piece * width;
-      T *bias_sum = weight_sum + width, *g = bias_sum + width, *z = g + width;
+      T* weight_sum = memory.data() + kBuffers * piece * width;
+      T *bias_sum = weight_sum + width, *g = bias_sum + width, *z = g + width, *wide = z + width;
       std::fill_n(weight_sum, 2 * width, T(0));
       for (std::int64_t row = piece * kRows; row < std::min(rows, (piece + 1) * kRows); ++row) {
-        const T *from = x.as<T>() + row * width, *incoming = dy.as<T>() + row * width;
+        const T *from = x.as<T>() + row * width, *incoming = read_run(dy, row * width, 1, width, wide);
         const Center<T> centered(mean.as<double>()[row]);
         const T scale = static_cast<T>(inverse_deviation.as<double>()[row]);
 #pragma omp simd
@@ -119,7 +125,7 @@ void CpuBackend::norm_gradient(NormKind kind, const View& x, const View& weight,
       }
     }
     for (std::int64_t piece = 0; piece < pieces; ++piece) {
-      const T *weight_sum = memory.data() + 4 * piece * width, *bias_sum = weight_sum + width;
+      const T *weight_sum = memory.data() + kBuffers * piece * width, *bias_sum = weight_sum + width;
       for (std::int64_t i = 0; dweight.data && i < width; ++i) dweight.as<T>()[i] += weight_sum[i];
       for (std::int64_t i = 0; dbias.data && i < width; ++i) dbias.as<T>()[i] += bias_sum[i];
     }

@@ -114,7 +114,8 @@ Tensor Decoder::states(const Tensor& embedded, const SequenceInput& input, const
 }
 
 Tensor Decoder::head(const Tensor& states) {
-  return head_ ? head_->forward(states) : matmul_transposed(states, token_embedding_.weight);
+  if (head_) return head_->forward(states, Epilogue::none, {}, head_->weight.dtype());
+  return matmul_transposed(states, token_embedding_.weight);
 }
 
 Tensor Decoder::head_loss(const Tensor& states, const NDArray& labels, const LossOptions& options) {

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "needle/precision.h"
+
 namespace needle {
 
 BlockConfig BlockConfig::resolved() const {
@@ -59,9 +61,12 @@ MultiHeadAttention::MultiHeadAttention(const BlockConfig& block, const Init& ini
       out(config.width, config.width, config.bias, init, true) {}
 
 Tensor MultiHeadAttention::forward(const Tensor& x, const PassPositions& positions, const Pass& pass,
-                                   int layer, const Tensor& residual) const {
+                                   int layer, const Tensor& residual, std::optional<DType> result) const {
   const Scope scope(*this);
-  const Tensor packed = qkv.forward(x);
+  const bool in_one = config.positions != Positions::rotary && !pass.past;
+  // Rotations and caches are the weights' float32, whatever the precision of products.
+  const Tensor packed =
+      qkv.forward(x, Epilogue::none, {}, in_one ? std::nullopt : std::optional(qkv.weight.dtype()));
   AttentionOptions options;
   options.causal = config.causal;
   options.window = config.window;
@@ -75,8 +80,7 @@ Tensor MultiHeadAttention::forward(const Tensor& x, const PassPositions& positio
     if (options.allowed.defined()) options.window = 0;
   }
   const auto mixed = [&] {
-    if (config.positions != Positions::rotary && !pass.past)
-      return self_attention(packed, config.heads, config.key_value_heads, options);
+    if (in_one) return self_attention(packed, config.heads, config.key_value_heads, options);
     Tensors parts = split_heads(packed, config.heads, config.key_value_heads);
     if (config.positions == Positions::rotary) {
       for (const std::size_t i : {0, 1}) parts[i] = rotary(parts[i], positions.ids, config.rotary_base);
@@ -91,7 +95,7 @@ Tensor MultiHeadAttention::forward(const Tensor& x, const PassPositions& positio
     }
     return merge_heads(attention(parts[0], parts[1], parts[2], options));
   };
-  return out.forward(mixed(), Epilogue::none, residual);
+  return out.forward(mixed(), Epilogue::none, residual, result);
 }
 
 void MultiHeadAttention::list(Parts& parts) {
@@ -109,18 +113,22 @@ Block::Block(const BlockConfig& block, const Init& init)
 
 Tensor Block::forward(const Tensor& x, const PassPositions& positions, const Pass& pass, int layer) const {
   const Scope scope(*this);
-  // r + branch(y); where nothing is dropped, the branch's last map adds r itself.
+  // r + branch(y); where nothing is dropped, the branch's last map adds r itself. The sums are of r's type,
+  // whatever the precision of products.
   const bool drops = pass.training && dropout.p > 0;
   const auto attend = [&](const Tensor& r, const Tensor& y) {
-    if (drops) return r + dropout.forward(attention.forward(y, positions, pass, layer), pass);
-    return attention.forward(y, positions, pass, layer, r);
+    if (!drops) return attention.forward(y, positions, pass, layer, r);
+    return r + dropout.forward(attention.forward(y, positions, pass, layer, {}, r.dtype()), pass);
   };
   const auto feed = [&](const Tensor& r, const Tensor& y) {
-    return drops ? r + dropout.forward(ffn.forward(y), pass) : ffn.forward(y, r);
+    return drops ? r + dropout.forward(ffn.forward(y, {}, r.dtype()), pass) : ffn.forward(y, r);
   };
   if (order == NormOrder::pre) {
-    const Tensor u = attend(x, norm1.forward(x));
-    return feed(u, norm2.forward(u));
+    // What the norms make is read by products alone.
+    const std::optional<DType> operand =
+        x.dtype() == DType::f32 ? std::optional(product_dtype()) : std::nullopt;
+    const Tensor u = attend(x, norm1.forward(x, operand));
+    return feed(u, norm2.forward(u, operand));
   }
   const Tensor u = norm1.forward(attend(x, x));
   return norm2.forward(feed(u, u));

@@ -51,7 +51,7 @@ struct MultiHeadAttention : Module {
   /// x [batch, time, width] -> the same; with pass.past, new positions read the past of cache layer `layer`
   /// as well. Added to the residual where there is one.
   Tensor forward(const Tensor& x, const PassPositions& positions, const Pass& pass, int layer,
-                 const Tensor& residual = {}) const;
+                 const Tensor& residual = {}, std::optional<DType> result = {}) const;
   void list(Parts& parts) override;
 };
 

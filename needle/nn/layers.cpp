@@ -39,9 +39,10 @@ Linear::Linear(std::int64_t in, std::int64_t out, bool with_bias, const Init& in
   if (with_bias) bias = initial_bias(out, in, init);
 }
 
-Tensor Linear::forward(const Tensor& x, Epilogue epilogue, const Tensor& residual) const {
+Tensor Linear::forward(const Tensor& x, Epilogue epilogue, const Tensor& residual,
+                       std::optional<DType> result) const {
   const Scope scope(*this);
-  return linear(x, weight, bias, epilogue, residual);
+  return linear(x, weight, bias, epilogue, residual, result);
 }
 
 void Linear::list(Parts& parts) {
@@ -64,9 +65,10 @@ Norm::Norm(NormKind which, std::int64_t width, bool with_bias, const Init& init,
   if (with_bias && which == NormKind::layer) bias = trained(NDArray::zeros({width}, init.dtype, init.device));
 }
 
-Tensor Norm::forward(const Tensor& x) const {
+Tensor Norm::forward(const Tensor& x, std::optional<DType> result) const {
   const Scope scope(*this);
-  return kind == NormKind::layer ? layer_norm(x, weight, bias, epsilon) : rms_norm(x, weight, epsilon);
+  return kind == NormKind::layer ? layer_norm(x, weight, bias, epsilon, result)
+                                 : rms_norm(x, weight, epsilon, result);
 }
 
 void Norm::list(Parts& parts) {
@@ -93,7 +95,7 @@ FeedForward::FeedForward(std::int64_t width, std::int64_t inner, Activation with
       up(width, inner, with_bias, init),
       down(inner, width, with_bias, init, true) {}
 
-Tensor FeedForward::forward(const Tensor& x, const Tensor& residual) const {
+Tensor FeedForward::forward(const Tensor& x, const Tensor& residual, std::optional<DType> result) const {
   const Scope scope(*this);
   const auto inner = [&] {
     switch (activation) {
@@ -108,7 +110,7 @@ Tensor FeedForward::forward(const Tensor& x, const Tensor& residual) const {
     }
     return silu(gate->forward(x)) * up.forward(x);
   };
-  return down.forward(inner(), Epilogue::none, residual);
+  return down.forward(inner(), Epilogue::none, residual, result);
 }
 
 void FeedForward::list(Parts& parts) {

@@ -28,7 +28,8 @@ struct Linear : Module {
   /// `residual` as in initial_weight().
   Linear(std::int64_t in, std::int64_t out, bool with_bias, const Init& init, bool residual = false);
   Tensor weight, bias;
-  Tensor forward(const Tensor& x, Epilogue epilogue = Epilogue::none, const Tensor& residual = {}) const;
+  Tensor forward(const Tensor& x, Epilogue epilogue = Epilogue::none, const Tensor& residual = {},
+                 std::optional<DType> result = {}) const;
   void list(Parts& parts) override;
 };
 
@@ -47,7 +48,7 @@ struct Norm : Module {
   NormKind kind;
   double epsilon;
   Tensor weight, bias;
-  Tensor forward(const Tensor& x) const;
+  Tensor forward(const Tensor& x, std::optional<DType> result = {}) const;
   void list(Parts& parts) override;
 };
 
@@ -82,7 +83,7 @@ struct FeedForward : Module {
   Activation activation;
   std::optional<Linear> gate;  ///< only when gated
   Linear up, down;
-  Tensor forward(const Tensor& x, const Tensor& residual = {}) const;
+  Tensor forward(const Tensor& x, const Tensor& residual = {}, std::optional<DType> result = {}) const;
   void list(Parts& parts) override;
 };
 

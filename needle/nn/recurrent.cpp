@@ -23,8 +23,8 @@ RecurrentState RecurrentLayer::empty_state(std::int64_t batch) const {
 RecurrentLayer::Result RecurrentLayer::forward(const Tensor& x, const RecurrentState& state,
                                                const NDArray& real) const {
   const Scope scope(*this);
-  const RecurrentStates result =
-      recurrence(kind, input.forward(x), hidden.weight, hidden.bias, state.hidden, state.cell, real);
+  const RecurrentStates result = recurrence(kind, input.forward(x, Epilogue::none, {}, hidden.weight.dtype()),
+                                            hidden.weight, hidden.bias, state.hidden, state.cell, real);
   const std::int64_t time = x.size(1);
   const Tensor last = time == 0 ? state.hidden : squeeze(slice(result.states, 1, time - 1, time), 1);
   return {result.states, {last, result.last_cell}};

@@ -85,7 +85,7 @@ struct AttentionKernels {
   NDArray forward(const NDArrays& inputs) {
     const NDArray& query = inputs[0];
     const std::int64_t batch = query.size(0), heads = query.size(1), queries = query.size(2);
-    log_sum = NDArray::empty({batch, heads, queries}, query.dtype(), query.device());
+    log_sum = NDArray::empty({batch, heads, queries}, computing(query.dtype()), query.device());
     const NDArray output =
         NDArray::empty({batch, queries, heads, inputs[2].size(3)}, query.dtype(), query.device())
             .transpose(1, 2);
@@ -184,7 +184,7 @@ struct AttentionOp final : FusedOp {
   }
   static NDArray full_bias(const NDArrays& inputs) {
     const NDArray& query = inputs[0];
-    return NDArray::empty({query.size(0), query.size(1), query.size(2), inputs[1].size(2)}, query.dtype(),
+    return NDArray::empty({query.size(0), query.size(1), query.size(2), inputs[1].size(2)}, inputs[3].dtype(),
                           query.device());
   }
 };
@@ -302,7 +302,8 @@ Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, co
   Tensors inputs{query, key, value};
   if (bias.defined()) {
     require_pairs_shape("the bias", bias.shape(), full);
-    require_same_dtype("attention", query.array(), bias.array());
+    require(bias.dtype() == computing(query.dtype()), "attention: wants a bias of ",
+            name_of(computing(query.dtype())), ", got ", name_of(bias.dtype()));
     inputs.push_back(bias);
   }
   return apply_op<AttentionOp>(inputs, options);

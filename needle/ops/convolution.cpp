@@ -50,7 +50,8 @@ struct CausalConvolutionOp final : FusedOp {
   void add_gradient(NDArrays g, const Saved& saved, GradientSums& into) override {
     const NDArray x = saved.input_array(0).compact(), weight = saved.input_array(1).compact();
     const bool biased = saved.input_count() > 2 && into.needs(2);
-    const NDArray dy = epilogue_gradient(std::exchange(g[0], {}), slope, biased ? &into : nullptr, 2);
+    const NDArray dy =
+        epilogue_gradient(std::exchange(g[0], {}), slope, x.dtype(), biased ? &into : nullptr, 2);
     const NDArray dx = into.needs(0) ? NDArray::empty(x.shape(), x.dtype(), x.device()) : NDArray();
     View dweight;
     if (into.needs(1)) {

@@ -72,18 +72,19 @@ struct LinearCrossEntropyOp final : FusedOp {
   const char* name() const override { return "linear_cross_entropy"; }
 
   Tensors definition(const Tensors& inputs) const override {
-    const Tensor product = matmul(inputs[0], transpose(inputs[1]));
+    const Tensor product = matmul_transposed(inputs[0], inputs[1]);
     const Tensor logits = inputs.size() > 2 ? product + inputs[2] : product;
     return {sum(cross_entropy_rows_definition(logits, labels, settings)) * factor};
   }
 
   NDArrays compute(const NDArrays& inputs) override {
     const NDArray states = inputs[0].compact();
-    const NDArray& table = inputs[1];
+    const NDArray table = inputs[1].rounded(states.dtype());
     const Device device = states.device();
+    const DType dtype = inputs[1].dtype();
     const std::int64_t rows = states.size(0);
-    const NDArray losses = NDArray::zeros({rows}, states.dtype(), device),
-                  slopes = NDArray::full({rows}, factor, states.dtype(), device);
+    const NDArray losses = NDArray::zeros({rows}, dtype, device),
+                  slopes = NDArray::full({rows}, factor, dtype, device);
     if (grad_enabled()) {
       for (const NDArray& input : inputs) {
         // As the input lies, so that a transposed table's gradient lies as the table itself.
@@ -99,19 +100,21 @@ struct LinearCrossEntropyOp final : FusedOp {
       const std::int64_t end = std::min(rows, start + chunk);
       const auto part = [&](const NDArray& x) { return x.slice(0, start, end); };
       const NDArray x = part(states);
-      NDArray logits = matmul(x, table.transpose());
+      NDArray logits = NDArray::empty({end - start, table.size(0)}, dtype, device);
+      matmul_into(x, table.transpose(), logits, false);
       if (inputs.size() > 2) add_into(inputs[2].broadcast_to(logits.shape()), logits);
       device->cross_entropy(settings, logits.view(), part(labels).view(), part(losses).view());
       if (!grad_enabled()) continue;
       device->cross_entropy_gradient(settings, logits.view(), part(labels).view(), part(slopes).view(),
                                      logits.view());
+      const NDArray dlogits = logits.cast(x.dtype());
       NDArray dstates = part(gradients[0]), &dtable = gradients[1];
-      matmul_into(logits, table, dstates, false);
+      matmul_into(dlogits, table, dstates, false);
       if (dtable.is_compact()) {
-        matmul_into(logits.transpose(), x, dtable, start > 0);
+        matmul_into(dlogits.transpose(), x, dtable, start > 0);
       } else {
         NDArray as_it_lies = dtable.transpose();
-        matmul_into(x.transpose(), logits, as_it_lies, start > 0);
+        matmul_into(x.transpose(), dlogits, as_it_lies, start > 0);
       }
       if (inputs.size() > 2) add_into(reduce(Sum{}, logits, {0}), gradients[2]);
     }
@@ -194,10 +197,12 @@ Tensor linear_cross_entropy(const Tensor& states, const Tensor& table, const Ten
     const std::int64_t row_bytes = table.size(0) * static_cast<std::int64_t>(size_of(states.dtype()));
     chunk = std::max<std::int64_t>(1, kChunkBytes / std::max<std::int64_t>(1, row_bytes));
   }
-  Tensors inputs{reshape(states, {labels.count(), states.size(-1)}), table};
-  if (bias.defined()) inputs.push_back(bias);
-  for (const Tensor& other : inputs)
-    require_same_dtype("linear_cross_entropy", states.array(), other.array());
+  const Tensor operand = as_operand("linear_cross_entropy", states, table);
+  Tensors inputs{reshape(operand, {labels.count(), states.size(-1)}), table};
+  if (bias.defined()) {
+    require_same_dtype("linear_cross_entropy", table.array(), bias.array());
+    inputs.push_back(bias);
+  }
   return apply_op<LinearCrossEntropyOp>(inputs, labels.reshape({labels.count()}).compact(), options.settings,
                                         factor_of(labels, options), chunk);
 }

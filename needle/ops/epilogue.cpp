@@ -18,11 +18,8 @@ Tensor apply_epilogue(Epilogue epilogue, const Tensor& x) {
   return x;
 }
 
-NDArray epilogue_gradient(NDArray g, const NDArray& slope, GradientSums* into, int bias) {
-  if (!slope.defined())
-    g = g.compact();
-  else if (!(g.is_compact() && g.is_exclusive()))
-    g = g.copy();
+NDArray epilogue_gradient(NDArray g, const NDArray& slope, DType dtype, GradientSums* into, int bias) {
+  g = g.compact();
   View dbias;
   if (into) {
     bool first = false;
@@ -30,13 +27,16 @@ NDArray epilogue_gradient(NDArray g, const NDArray& slope, GradientSums* into, i
     if (first) sum.device()->fill(0, sum.view());
     dbias = sum.mutable_view();
   }
+  const bool changes = slope.defined() || g.dtype() != dtype;
+  if (!changes && !dbias.data) return g;
+  const NDArray product =
+      changes && !(g.is_exclusive() && g.dtype() == dtype) ? NDArray::empty(g.shape(), dtype, g.device()) : g;
   const auto rows = [](const NDArray& x) {
     const std::int64_t width = x.size(-1);
     return x.reshape({width == 0 ? 0 : x.count() / width, width}).view();
   };
-  if (slope.defined() || dbias.data)
-    g.device()->epilogue_gradient(slope.defined() ? rows(slope) : View{}, rows(g), dbias);
-  return g;
+  g.device()->epilogue_gradient(slope.defined() ? rows(slope) : View{}, rows(g), rows(product), dbias);
+  return product;
 }
 
 }  // namespace needle

@@ -5,6 +5,7 @@
 #include "needle/ops/epilogue.h"
 #include "needle/ops/reduce.h"
 #include "needle/ops/shape.h"
+#include "needle/precision.h"
 
 namespace needle {
 
@@ -53,20 +54,25 @@ struct MatmulOp final : Op {
   }
 };
 
-/// x [rows, k], table [m, k].
-struct MatmulTransposedOp final : Op {
+/// x [rows, k], table [m, k]. Where x is bf16 or f16, the table is rounded to that for the products, and y
+/// has the table's type.
+struct MatmulTransposedOp final : FusedOp {
   const char* name() const override { return "matmul_transposed"; }
-  Reads reads() const override { return {3, 0}; }
-  NDArrays compute(const NDArrays& inputs) override { return {matmul(inputs[0], inputs[1].transpose())}; }
-
-  Tensors gradient(const Tensors& g, const Saved& saved, const Needs& needs) override {
-    return {needs[0] ? matmul(g[0], saved.input(1)) : Tensor(),
-            needs[1] ? matmul(transpose(g[0]), saved.input(0)) : Tensor()};
+  Tensors definition(const Tensors& inputs) const override {
+    return {matmul(cast(inputs[0], inputs[1].dtype()), transpose(inputs[1]))};
+  }
+  NDArrays compute(const NDArrays& inputs) override {
+    const NDArray &x = inputs[0], &table = inputs[1];
+    NDArray y = NDArray::empty({x.size(0), table.size(0)}, table.dtype(), x.device());
+    matmul_into(x, table.rounded(x.dtype()).transpose(), y, false);
+    return {y};
   }
 
   void add_gradient(NDArrays g, const Saved& saved, GradientSums& into) override {
-    add_product(into, 0, saved.input_shape(0), g[0], saved.input_array(1));
-    add_product(into, 1, saved.input_shape(1), g[0].transpose(), saved.input_array(0));
+    const NDArray &x = saved.input_array(0), &table = saved.input_array(1);
+    const NDArray incoming = g[0].cast(x.dtype());
+    add_product(into, 0, saved.input_shape(0), incoming, table.rounded(x.dtype()));
+    add_product(into, 1, saved.input_shape(1), incoming.transpose(), x);
   }
 
   double operations(std::span<const NDArray> inputs, std::span<const NDArray> outputs) const override {
@@ -75,10 +81,13 @@ struct MatmulTransposedOp final : Op {
 };
 
 /// Inputs: x [..., in], weight [in, out], then the bias [out] and the residual [..., out] if there are such.
+/// Where x is bf16 or f16, the weight is rounded to that for the products; y is of `result`.
 struct LinearOp final : FusedOp {
-  LinearOp(Epilogue with, bool biased, bool onto) : epilogue(with), has_bias(biased), has_residual(onto) {}
+  LinearOp(Epilogue with, bool biased, bool onto, DType as)
+      : epilogue(with), has_bias(biased), has_residual(onto), result(as) {}
   Epilogue epilogue;
   bool has_bias, has_residual;
+  DType result;
   NDArray slope;  // of the activation, for the gradient
 
   const char* name() const override {
@@ -96,18 +105,18 @@ struct LinearOp final : FusedOp {
   }
 
   Tensors definition(const Tensors& inputs) const override {
-    const Tensor product = matmul(inputs[0], inputs[1]);
+    const Tensor product = matmul(cast(inputs[0], inputs[1].dtype()), inputs[1]);
     const Tensor y = apply_epilogue(epilogue, has_bias ? product + inputs[2] : product);
-    return {has_residual ? y + inputs.back() : y};
+    return {cast(has_residual ? y + inputs.back() : y, result)};
   }
 
   NDArrays compute(const NDArrays& inputs) override {
-    const NDArray x = rows_of(inputs[0]).compact(), weight = inputs[1].compact();
-    const NDArray y = NDArray::empty({x.size(0), weight.size(1)}, x.dtype(), x.device());
+    const NDArray x = rows_of(inputs[0]).compact(), weight = inputs[1].compact().rounded(x.dtype());
+    const NDArray y = NDArray::empty({x.size(0), weight.size(1)}, result, x.device());
     const NDArray bias = has_bias ? inputs[2].compact() : NDArray();
     const NDArray residual = has_residual ? inputs.back().compact() : NDArray();
     if (epilogue != Epilogue::none && grad_enabled())
-      slope = NDArray::empty(y.shape(), y.dtype(), y.device());
+      slope = NDArray::empty(y.shape(), x.dtype(), y.device());
     y.device()->linear(epilogue, x.view(), weight.view(), bias.optional_view(), residual.optional_view(),
                        y.view(), slope.optional_view());
     Shape shape = inputs[0].shape();
@@ -117,14 +126,15 @@ struct LinearOp final : FusedOp {
 
   void add_gradient(NDArrays g, const Saved& saved, GradientSums& into) override {
     if (has_residual && into.needs(2 + has_bias)) into.add(2 + has_bias, g[0]);
-    const NDArray incoming = epilogue_gradient(rows_of(std::exchange(g[0], {})), slope,
+    const NDArray &x = saved.input_array(0), &weight = saved.input_array(1);
+    const NDArray incoming = epilogue_gradient(rows_of(std::exchange(g[0], {})), slope, x.dtype(),
                                                has_bias && into.needs(2) ? &into : nullptr, 2);
     bool first = false;
     if (into.needs(0)) {
       NDArray dx = rows_of(into.sum(0, first));
-      matmul_into(incoming, saved.input_array(1).transpose(), dx, !first);
+      matmul_into(incoming, weight.rounded(x.dtype()).transpose(), dx, !first);
     }
-    add_product(into, 1, saved.input_shape(1), rows_of(saved.input_array(0)).transpose(), incoming);
+    add_product(into, 1, saved.input_shape(1), rows_of(x).transpose(), incoming);
   }
 
   double operations(std::span<const NDArray> inputs, std::span<const NDArray> outputs) const override {
@@ -160,23 +170,36 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   return apply_op<MatmulOp>({a, b});
 }
 
+Tensor as_operand(const char* op, const Tensor& x, const Tensor& weight) {
+  if (weight.dtype() == DType::f32 && is_half(x.dtype())) return x;
+  require_same_dtype(op, x.array(), weight.array());
+  return x.dtype() == DType::f32 ? cast(x, product_dtype()) : x;
+}
+
 Tensor matmul_transposed(const Tensor& x, const Tensor& table) {
   require(x.rank() > 0 && table.rank() == 2 && x.size(-1) == table.size(1),
           "matmul_transposed: wants [..., k] x [m, k], got ", x.shape(), " x ", table.shape());
-  require_same_dtype("matmul_transposed", x.array(), table.array());
+  const Tensor operand = as_operand("matmul_transposed", x, table);
   Shape shape = x.shape();
   shape[shape.rank() - 1] = table.size(0);
-  return reshape(apply_op<MatmulTransposedOp>({as_rows(x), table}), shape);
+  return reshape(apply_op<MatmulTransposedOp>({as_rows(operand), table}), shape);
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Epilogue epilogue,
-              const Tensor& residual) {
+              const Tensor& residual, std::optional<DType> result) {
   require(x.rank() > 0 && weight.rank() == 2 && x.size(-1) == weight.size(0),
           "linear: wants [..., in] x [in, out], got ", x.shape(), " x ", weight.shape());
-  if (!bias.defined() && epilogue == Epilogue::none && !residual.defined()) return matmul(x, weight);
+  const Tensor operand = as_operand("linear", x, weight);
+  const DType wide = computing(weight.dtype());  // of everything that is added to the product
+  const DType dtype = result.value_or(residual.defined() ? wide : operand.dtype());
+  require(dtype == operand.dtype() || dtype == wide, "linear: a result of ", name_of(operand.dtype()), " x ",
+          name_of(weight.dtype()), " cannot be ", name_of(dtype));
+  if (!bias.defined() && epilogue == Epilogue::none && !residual.defined() &&
+      operand.dtype() == weight.dtype())
+    return matmul(x, weight);
   require(!bias.defined() || bias.shape() == Shape{weight.size(1)}, "linear: wants a bias of shape [",
           weight.size(1), "], got ", bias.defined() ? bias.shape() : Shape{});
-  Tensors inputs{x, weight};
+  Tensors inputs{operand, weight};
   if (bias.defined()) inputs.push_back(bias);
   if (residual.defined()) {
     Shape shape = x.shape();
@@ -185,8 +208,11 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Epilogu
             residual.shape());
     inputs.push_back(residual);
   }
-  for (const Tensor& other : inputs) require_same_dtype("linear", x.array(), other.array());
-  return apply_op<LinearOp>(inputs, epilogue, bias.defined(), residual.defined());
+  for (std::size_t i = 2; i < inputs.size(); ++i) {
+    require(inputs[i].dtype() == wide, "linear: wants bias and residual of ", name_of(wide), ", got ",
+            name_of(inputs[i].dtype()));
+  }
+  return apply_op<LinearOp>(inputs, epilogue, bias.defined(), residual.defined(), dtype);
 }
 
 }  // namespace needle

@@ -29,11 +29,12 @@ namespace {
 
 /// Inputs: x [..., width], then weight and bias if there are any.
 struct NormOp final : FusedOp {
-  NormOp(NormKind which, double small, bool weighted, bool biased)
-      : kind(which), epsilon(small), has_weight(weighted), has_bias(biased) {}
+  NormOp(NormKind which, double small, bool weighted, bool biased, DType as)
+      : kind(which), epsilon(small), has_weight(weighted), has_bias(biased), result(as) {}
   NormKind kind;
   double epsilon;
   bool has_weight, has_bias;
+  DType result;
   NDArray mean, inverse_deviation;  // of each row, for the gradient
 
   const char* name() const override { return kind == NormKind::layer ? "layer_norm" : "rms_norm"; }
@@ -42,12 +43,13 @@ struct NormOp final : FusedOp {
   Tensors definition(const Tensors& inputs) const override {
     const Tensor weight = has_weight ? inputs[1] : Tensor();
     const Tensor bias = has_bias ? inputs[static_cast<std::size_t>(bias_index())] : Tensor();
-    return {kind == NormKind::layer ? layer_norm_definition(inputs[0], weight, bias, epsilon)
-                                    : rms_norm_definition(inputs[0], weight, epsilon)};
+    return {cast(kind == NormKind::layer ? layer_norm_definition(inputs[0], weight, bias, epsilon)
+                                         : rms_norm_definition(inputs[0], weight, epsilon),
+                 result)};
   }
 
   NDArrays compute(const NDArrays& inputs) override {
-    const NDArray x = inputs[0].compact(), y = NDArray::empty(x.shape(), x.dtype(), x.device());
+    const NDArray x = inputs[0].compact(), y = NDArray::empty(x.shape(), result, x.device());
     const View rows = as_rows(x).view();
     mean = NDArray::empty({rows.shape[0]}, DType::f64, x.device());
     inverse_deviation = NDArray::empty({rows.shape[0]}, DType::f64, x.device());
@@ -86,7 +88,7 @@ struct NormOp final : FusedOp {
 };
 
 Tensor norm(NormKind kind, const char* name, const Tensor& x, const Tensor& weight, const Tensor& bias,
-            double epsilon) {
+            double epsilon, std::optional<DType> result) {
   require(x.rank() > 0, name, ": wants at least one axis");
   const std::int64_t width = x.size(-1);
   Tensors inputs{x};
@@ -97,17 +99,19 @@ Tensor norm(NormKind kind, const char* name, const Tensor& x, const Tensor& weig
     require_same_dtype(name, x.array(), parameter.array());
     inputs.push_back(parameter);
   }
-  return apply_op<NormOp>(inputs, kind, epsilon, weight.defined(), bias.defined());
+  return apply_op<NormOp>(inputs, kind, epsilon, weight.defined(), bias.defined(),
+                          result.value_or(x.dtype()));
 }
 
 }  // namespace
 
-Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double epsilon) {
-  return norm(NormKind::layer, "layer_norm", x, weight, bias, epsilon);
+Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double epsilon,
+                  std::optional<DType> result) {
+  return norm(NormKind::layer, "layer_norm", x, weight, bias, epsilon, result);
 }
 
-Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon) {
-  return norm(NormKind::rms, "rms_norm", x, weight, {}, epsilon);
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon, std::optional<DType> result) {
+  return norm(NormKind::rms, "rms_norm", x, weight, {}, epsilon, result);
 }
 
 }  // namespace needle

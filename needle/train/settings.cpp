@@ -31,6 +31,7 @@ const auto each_setting = [](auto& s, const auto& visit) {
   visit("weight_decay", s.weight_decay);
   visit("clip", s.clip);
   visit("label_smoothing", s.label_smoothing);
+  visit("precision", s.precision);
   visit("seed", s.seed);
   visit("evaluate_every", s.evaluate_every);
   visit("save_every", s.save_every);

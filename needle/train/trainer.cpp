@@ -6,6 +6,7 @@
 
 #include "backends/clock.h"
 #include "needle/io/checkpoint.h"
+#include "needle/precision.h"
 
 namespace needle {
 
@@ -74,6 +75,7 @@ Trainer::Trainer(const TrainSettings& settings, Dataset& data, Device device)
       optimizer_(make_optimizer(settings_, parameters_)) {}
 
 StepResult Trainer::add_gradients(DataPosition& position, Generator& random) {
+  const PrecisionScope precision(settings_.precision);
   StepResult result;
   std::vector<Batch> batches;
   std::int64_t valid = 0;
@@ -124,6 +126,7 @@ StepResult Trainer::rehearse_step() {
 }
 
 Evaluation Trainer::evaluate() {
+  const PrecisionScope precision(settings_.precision);
   const Evaluation result = needle::evaluate(model_, data_.validation_batches(settings_.batch), device_);
   best_validation_ = std::min(best_validation_, result.loss);
   return result;

@@ -1,0 +1,192 @@
+// Products of 16-bit operands: what is rounded, what is not, and how near the results stay.
+#include "needle/precision.h"
+
+#include "backends/cpu/gemm.h"
+#include "needle/models/decoder.h"
+#include "needle/ops/ops.h"
+#include "tests/agree.h"
+#include "tests/decoders.h"
+#include "tests/on_devices.h"
+
+namespace needle {
+namespace {
+
+constexpr DType kHalves[] = {DType::bf16, DType::f16};
+
+/// The distance of two arrays over the size of the second.
+double relative_distance(const NDArray& x, const NDArray& right) {
+  const std::vector<double> a = x.to_vector<double>(), b = right.to_vector<double>();
+  double difference = 0, size = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    size += b[i] * b[i];
+  }
+  return std::sqrt(difference / size);
+}
+
+class PrecisionTest : public OnDevice {};
+INSTANTIATE_TEST_SUITE_P(, PrecisionTest, testing::ValuesIn(all_devices()), device_name);
+
+TEST_P(PrecisionTest, AScopeRoundsOperandsAndNothingElse) {
+  const Tensor x(normal({5, 8}, 1, DType::f32), true), weight(normal({8, 6}, 2, DType::f32), true),
+      bias(normal({6}, 3, DType::f32), true), residual(normal({5, 6}, 4, DType::f32), true);
+  EXPECT_EQ(product_dtype(), DType::f32);
+  for (const DType half : kHalves) {
+    const PrecisionScope scope(half);
+    EXPECT_EQ(linear(x, weight, bias).dtype(), half);
+    EXPECT_EQ(linear(x, weight, bias, Epilogue::gelu, residual).dtype(), DType::f32);
+    EXPECT_EQ(linear(x, weight, {}, Epilogue::none, {}, DType::f32).dtype(), DType::f32);
+    EXPECT_EQ(matmul_transposed(x, transpose(weight)).dtype(), DType::f32);
+    // Operands rounded first, and sums of their products: exactly what float32 gives for rounded numbers.
+    const auto rounded = [&](const Tensor& t) { return Tensor(t.array().cast(half).cast(DType::f32)); };
+    const Tensor sums = linear(x, weight, bias, Epilogue::none, residual);
+    const PrecisionScope full(DType::f32);
+    EXPECT_TRUE(agrees(sums.array(),
+                       linear(rounded(x), rounded(weight), bias, Epilogue::none, residual).array(), 1e-6));
+    sum(sums).backward();
+    for (const Tensor& leaf : {x, weight, bias, residual}) EXPECT_EQ(leaf.grad().dtype(), DType::f32);
+  }
+  EXPECT_EQ(product_dtype(), DType::f32);
+  EXPECT_TRUE(contains(error_of([] { PrecisionScope(DType::f64); }), {"f64", "bf16"}));
+}
+
+TEST_P(PrecisionTest, AWeightIsRoundedOnceUntilItIsWritten) {
+  NDArray weight = normal({3, 4}, 1, DType::f32);
+  const NDArray copy = weight.rounded(DType::bf16);
+  EXPECT_TRUE(weight.rounded(DType::bf16).is_same(copy));
+  weight.assign(NDArray::ones({3, 4}, DType::f32, device()));
+  EXPECT_FALSE(weight.rounded(DType::bf16).is_same(copy));
+  EXPECT_EQ(weight.rounded(DType::bf16).item({2, 3}), 1);
+  EXPECT_TRUE(weight.rounded(DType::f32).is_same(weight));
+  // A part of an array has no copy of its own.
+  EXPECT_EQ(weight.slice(1, 1, 3).rounded(DType::f16).shape(), (Shape{3, 2}));
+}
+
+TEST_P(PrecisionTest, OpsOfSixteenBitsAgreeWithFloat32OfTheSameNumbers) {
+  struct Case {
+    const char* name;
+    std::vector<Shape> shapes;
+    std::function<Tensor(const Tensors&)> function;
+  };
+  const Case cases[] = {
+      {"attention",
+       {{2, 3, 5, 4}, {2, 3, 5, 4}, {2, 3, 5, 7}},
+       [](const Tensors& x) { return attention(x[0], x[1], x[2], {.causal = true}); }},
+      {"self_attention",
+       {{2, 70, 36}},
+       [](const Tensors& x) { return self_attention(x[0], 4, 1, {.soft_cap = 3}); }},
+      {"silu, gated", {{3, 9}, {3, 9}}, [](const Tensors& x) { return silu(x[0]) * x[1]; }},
+      {"matmul", {{4, 5}, {5, 3}}, [](const Tensors& x) { return matmul(x[0], x[1]); }},
+  };
+  for (const Case& c : cases) {
+    for (const DType half : kHalves) {
+      Tensors narrow, wide;
+      std::uint64_t seed = 1;
+      for (const Shape& shape : c.shapes) {
+        const NDArray x = normal(shape, seed++, DType::f32).cast(half);
+        narrow.emplace_back(x, true);
+        wide.emplace_back(x.cast(DType::f32), true);
+      }
+      const Tensor y = c.function(narrow), right = c.function(wide);
+      EXPECT_EQ(y.dtype(), half) << c.name;
+      EXPECT_LT(relative_distance(y.array(), right.array()), 5e-3) << c.name;
+      const NDArray seed_array = normal(y.shape(), 9, DType::f32).cast(half);
+      y.backward(seed_array);
+      right.backward(seed_array.cast(DType::f32));
+      for (std::size_t i = 0; i < narrow.size(); ++i)
+        EXPECT_LT(relative_distance(narrow[i].grad(), wide[i].grad()), 1e-2) << c.name << ", input " << i;
+    }
+  }
+}
+
+TEST_P(PrecisionTest, NormsRoundTheirResultAlone) {
+  for (const DType half : kHalves) {
+    const Tensor x(normal({6, 32}, 1, DType::f32), true), weight(normal({32}, 2, DType::f32), true),
+        bias(normal({32}, 3, DType::f32), true);
+    const NDArray seed = normal({6, 32}, 4, DType::f32).cast(half);
+    const auto gradients_of = [&](std::optional<DType> result, const NDArray& from) {
+      for (const Tensor& leaf : {x, weight, bias}) Tensor(leaf).clear_grad();
+      const Tensor y = layer_norm(x, weight, bias, 1e-5, result);
+      y.backward(from);
+      return NDArrays{y.array().cast(DType::f32), x.grad(), weight.grad(), bias.grad()};
+    };
+    const NDArrays narrow = gradients_of(half, seed), wide = gradients_of({}, seed.cast(DType::f32));
+    EXPECT_TRUE(same(narrow[0], wide[0].cast(half).cast(DType::f32)));
+    for (std::size_t i = 1; i < 4; ++i) EXPECT_TRUE(same(narrow[i], wide[i]));
+  }
+}
+
+TEST_P(PrecisionTest, ADecodersGradientsStayWithinAHundredth) {
+  for (const auto& [name, config] : various_decoders()) {
+    DecoderConfig plain = config;
+    plain.dropout = 0;
+    Generator random(1);
+    Decoder model(plain, random, device());
+    const NDArray tokens = ids({1, 4, 10, 7, 3, 3, 5, 2}, {2, 4});
+    const auto gradient_of = [&](DType dtype) {
+      for (Parameter& parameter : model.parameters()) parameter.tensor.clear_grad();
+      const PrecisionScope scope(dtype);
+      const Tensor loss = model.loss({tokens, {}, {}}, tokens);
+      EXPECT_EQ(loss.dtype(), DType::f32);
+      loss.backward();
+      NDArrays result;
+      for (const Parameter& parameter : model.parameters()) result.push_back(parameter.tensor.grad());
+      return std::pair(loss.item(), result);
+    };
+    const auto [right_loss, right] = gradient_of(DType::f32);
+    for (const DType half : kHalves) {
+      const auto [loss, gradient] = gradient_of(half);
+      EXPECT_NEAR(loss / right_loss, 1, 1e-2) << name;
+      double difference = 0, size = 0;
+      for (std::size_t i = 0; i < right.size(); ++i) {
+        EXPECT_EQ(gradient[i].dtype(), DType::f32);
+        const double norm_squared = cpu()->sum_of_squares(std::vector{right[i].to(cpu()).view()});
+        difference += std::pow(relative_distance(gradient[i], right[i]), 2) * norm_squared;
+        size += norm_squared;
+      }
+      EXPECT_LT(std::sqrt(difference / size), 1e-2) << name << ' ' << name_of(half);
+    }
+  }
+}
+
+TEST_P(PrecisionTest, TheLossInChunksIsTheWholeOne) {
+  const Tensor states(normal({7, 8}, 1, DType::f32), true), table(normal({20, 8}, 2, DType::f32), true);
+  const NDArray labels = ids({1, 0, 19, 5, -100, 2, 3}, {7});
+  for (const DType half : kHalves) {
+    const PrecisionScope scope(half);
+    const auto results = [&](const Tensor& loss) {
+      Tensor(states).clear_grad(), Tensor(table).clear_grad();
+      loss.backward();
+      return NDArrays{loss.array(), states.grad(), table.grad()};
+    };
+    const NDArrays whole = results(cross_entropy(matmul_transposed(states, table), labels)),
+                   chunks = results(linear_cross_entropy(states, table, {}, labels, {}, 3));
+    for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_LT(relative_distance(chunks[i], whole[i]), 1e-2);
+  }
+}
+
+TEST(Bf16Products, OneDnnAgreesWithFloat32OfRoundedNumbers) {
+  if (available_gemms().size() < 2) GTEST_SKIP() << "this build has no oneDNN";
+  Generator random(1);
+  const Distribution numbers{Distribution::Kind::normal, 0, 1};
+  for (const auto& [n, k, m] : {std::tuple{1, 7, 5}, {33, 64, 20}, {70, 3, 1}}) {
+    const NDArray a = NDArray::random(numbers, {n, k}, random, DType::bf16),
+                  b = NDArray::random(numbers, {k, m}, random, DType::bf16),
+                  right = matmul(a.cast(DType::f32), b.cast(DType::f32));
+    const NDArray b_turned = b.transpose().compact();  // [m, k], as the transpose of which b is read
+    for (const bool turned : {false, true}) {
+      const Matrix left(a.view().data, n, k, k, 1),
+          columns = turned ? Matrix(b_turned.view().data, k, m, 1, k) : Matrix(b.view().data, k, m, m, 1);
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        const NDArray y = NDArray::ones({n, m}, dtype);
+        gemm_bf16(left, columns, y.view().data, dtype, m, n, m, k, false);
+        EXPECT_LT(relative_distance(y, right), 5e-3);
+        gemm_bf16(left, columns, y.view().data, dtype, m, n, m, k, true);
+        EXPECT_LT(relative_distance(y, binary(Add{}, right, right)), 1e-2);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace needle
