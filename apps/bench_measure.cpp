@@ -65,9 +65,9 @@ nlohmann::json measure(const std::string& name, const BenchOptions& options, dou
   work->step();
   const double first_step_at = now() - program_start;
   const std::uint64_t allocations = device->memory_stats().system_allocations;
-  work->step();
-  std::uint64_t later_allocations = device->memory_stats().system_allocations - allocations;
-  // Read before anything else is made: later steps allocate nothing.
+  for (int i = 0; i < 3; ++i) work->step();
+  const std::uint64_t later_allocations = device->memory_stats().system_allocations - allocations;
+  // Read before anything else is made, which would share the pool.
   const std::int64_t resident = 1024 * proc_number("/proc/self/status", "VmHWM:");
   const std::size_t pool_peak = device->memory_stats().peak;
   Profiler profiler;
@@ -85,7 +85,6 @@ nlohmann::json measure(const std::string& name, const BenchOptions& options, dou
     return wanted > 0 ? total.size() >= wanted : total.size() >= kFewest && now() - start > kSeconds;
   };
   while (!enough()) {
-    const std::uint64_t before = device->memory_stats().system_allocations;
     for (const double round = now(); !enough() && now() - round < kRound;) {
       const StepTimes times = work->step();
       total.push_back(times.total());
@@ -93,7 +92,6 @@ nlohmann::json measure(const std::string& name, const BenchOptions& options, dou
       backward.push_back(times.backward);
       optimizer.push_back(times.optimizer);
     }
-    later_allocations += device->memory_stats().system_allocations - before;
     peak = std::max(peak, product.rate());
   }
   const double seconds = median(total), rate = operations / seconds;

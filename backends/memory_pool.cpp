@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdio>
 
 #include "backends/error.h"
 
@@ -18,10 +19,14 @@ void* MemoryPool::allocate(std::size_t bytes) {
   const std::size_t size = size_class(bytes);
   const std::lock_guard lock(mutex_);
   void* block = nullptr;
-  if (const auto found = cached_.find(size); found != cached_.end() && !found->second.empty()) {
+  // For what is large, the next larger class does as well.
+  constexpr std::size_t kLarge = 1 << 20;
+  const auto found = cached_.lower_bound(size);
+  if (found != cached_.end() && found->first <= (size < kLarge ? size : size + size / 4)) {
     block = found->second.back();
     found->second.pop_back();
-    stats_.cached -= size;
+    stats_.cached -= found->first;
+    if (found->second.empty()) cached_.erase(found);
   } else {
     ++stats_.system_allocations;
     block = allocate_(size);
@@ -29,6 +34,7 @@ void* MemoryPool::allocate(std::size_t bytes) {
       free_cached();
       block = allocate_(size);
     }
+    if (block) sizes_[block] = size;
     require(block != nullptr, "memory: ", bytes, " bytes were asked for beside ", stats_.live,
             " in use, and the device has no more");
   }
@@ -38,8 +44,8 @@ void* MemoryPool::allocate(std::size_t bytes) {
 }
 
 void MemoryPool::release(void* block, std::size_t bytes) {
-  const std::size_t size = size_class(bytes);
   const std::lock_guard lock(mutex_);
+  const std::size_t size = sizes_.at(block);
   cached_[size].push_back(block);
   stats_.cached += size;
   stats_.live -= bytes;
@@ -47,7 +53,10 @@ void MemoryPool::release(void* block, std::size_t bytes) {
 
 void MemoryPool::free_cached() {
   for (auto& [size, blocks] : cached_) {
-    for (void* block : blocks) free_(block);
+    for (void* block : blocks) {
+      free_(block);
+      sizes_.erase(block);
+    }
   }
   cached_.clear();
   stats_.cached = 0;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 namespace needle {
@@ -18,7 +19,7 @@ struct MemoryStats {
 };
 
 /// Hands out blocks from the system through size classes (four to each power of two), and keeps them when
-/// released. Safe to use from several threads.
+/// released; a large request may get one a quarter larger. Safe to use from several threads.
 class MemoryPool {
  public:
   using Allocate = std::function<void*(std::size_t)>;
@@ -46,6 +47,7 @@ class MemoryPool {
   Free free_;
   mutable std::mutex mutex_;
   std::map<std::size_t, std::vector<void*>> cached_;
+  std::unordered_map<void*, std::size_t> sizes_;  // of all blocks
   MemoryStats stats_;
 };
 
