@@ -10,6 +10,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "backends/cpu/parallel.h"
 #include "backends/error.h"
 
 namespace needle {
@@ -197,6 +198,7 @@ bool prefers_columns([[maybe_unused]] const Matrix& a, std::int64_t n, std::int6
 template <class T>
 void gemm(const Matrix& a, const Matrix& b, T* y, std::int64_t y_stride, std::int64_t n, std::int64_t m,
           std::int64_t k, bool accumulate) {
+  const OneThread alone;
 #ifdef NEEDLE_ONEDNN
   if constexpr (std::is_same_v<T, float>) {
     if (takes_onednn(a, n)) return onednn_gemm(a, b, y, y_stride, n, m, k, accumulate);

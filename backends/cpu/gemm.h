@@ -60,7 +60,7 @@ struct Matrix {
 /// the library that computes it.
 bool prefers_columns(const Matrix& a, std::int64_t n, std::int64_t m, std::int64_t k, bool single);
 
-/// y [n, m] = a [n, k] b [k, m], or y += a b; f32 or f64. Does not start threads inside a parallel region.
+/// y [n, m] = a [n, k] b [k, m], or y += a b; f32 or f64. Starts no threads.
 template <class T>
 void gemm(const Matrix& a, const Matrix& b, T* y, std::int64_t y_stride, std::int64_t n, std::int64_t m,
           std::int64_t k, bool accumulate);
