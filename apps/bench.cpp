@@ -56,7 +56,9 @@ void print_floor(const nlohmann::json& r) {
   const auto ms = [&](const char* key) { return fixed(1e3 * floor.at(key).get<double>(), 1); };
   std::cout << "  floor " << ms("seconds") << " ms (products " << ms("products") << ", attention "
             << ms("attention") << ", bytes " << ms("bytes") << "): the step reaches "
-            << percent(seconds, r.at("seconds").get<double>()) << " of it\n";
+            << percent(seconds, r.at("seconds").get<double>())
+            << " of it; roofs: " << fixed(floor.at("operation_rate").get<double>() / 1e9, 0)
+            << " GFLOP/s in registers, " << fixed(floor.at("bandwidth").get<double>() / 1e9, 0) << " GB/s\n";
 }
 
 void print_ops(const nlohmann::json& r) {
@@ -79,6 +81,7 @@ void print_ops(const nlohmann::json& r) {
 void run_bench(const BenchOptions& options) {
   require(options.steps >= 0, "bench: --steps must not be negative, got ", options.steps);
   for (const std::string& name : options.names) require_work(name);
+  require(options.trace.empty() || options.names.size() == 1, "bench: --trace wants one --work");
   if (!options.against.empty()) return run_against(options);
   if (options.scaling) return run_scaling(options);
   // Each piece of work is measured as if the program had been started for it alone.
@@ -106,10 +109,8 @@ void add_bench(CLI::App& program, Outcome&) {
   command->footer(
       "Work: decoders W1 (width 128, 4 layers, 64 positions), W2 (384, 6, 256), W3 (768, 12, 64, vocabulary "
       "50257);\n"
-      "rnn and lstm (one layer of 256, 128 steps), convolution (six layers of 256), attention-256 (8 heads "
-      "of "
-      "64).\n"
-      "NAME-T has T positions: W1-128, attention-4096.\n"
+      "rnn and lstm (one layer of 256, 128 steps), convolution (six layers of 256),\n"
+      "attention (8 heads of 64, 256 positions). NAME-T has T positions: W1-128, attention-4096.\n"
       "Examples: needle bench --work W1,W2 --floor --per-op\n"
       "          needle bench --work W1 --against \"other-program --config W1\"");
   command->add_option("--work,--config", options->names, "What to measure")
@@ -117,18 +118,29 @@ void add_bench(CLI::App& program, Outcome&) {
       ->type_name("NAMES")
       ->capture_default_str();
   add_value(*command, "--steps", options->steps, "Measured steps of each; 0: as many as fit eight seconds");
-  command->add_flag("--per-op", options->per_op, "A table of each step's ops, too");
-  command->add_flag("--floor", options->floor, "What the step could take at best, too");
-  command->add_flag("--scaling", options->scaling, "Instead: the time against length and threads");
+  CLI::Option* const per_op =
+      command->add_flag("--per-op", options->per_op, "A table of each step's ops, too");
+  CLI::Option* const floor =
+      command->add_flag("--floor", options->floor, "What the step could take at best, too");
+  CLI::Option* const scaling =
+      command->add_flag("--scaling", options->scaling, "Instead: the time against length and threads");
   add_choice(*command, "--precision", options->precision,
              "Operands of products, and activations between them");
-  command->add_option("--trace", options->trace, "Write one step as a trace for chrome://tracing or Perfetto")
-      ->type_name("FILE");
-  command
-      ->add_option("--against", options->against,
-                   "Measure by turns with another command, which prints its milliseconds as JSON")
-      ->type_name("COMMAND");
-  add_value(*command, "--key", options->key, "The name of those milliseconds");
+  CLI::Option* const trace = command
+                                 ->add_option("--trace", options->trace,
+                                              "Write one step as a trace for chrome://tracing or Perfetto")
+                                 ->type_name("FILE");
+  CLI::Option* const against =
+      command
+          ->add_option("--against", options->against,
+                       "Instead: by turns with another command, which prints its milliseconds as JSON")
+          ->type_name("COMMAND")
+          ->check([](const std::string& text) { return std::string(text.empty() ? "wants a command" : ""); });
+  add_value(*command, "--key", options->key, "The name of those milliseconds")->needs(against);
+  for (CLI::Option* const instead : {scaling, against}) {
+    for (CLI::Option* const other : {per_op, floor, trace}) instead->excludes(other);
+  }
+  scaling->excludes(against);
   add_compute_options(*command, options->compute);
   command->add_flag("--json", options->json, "Print one JSON object a piece of work");
   command->callback([options] { run_bench(*options); });

@@ -1,10 +1,10 @@
 // Our steps by turns with another program's.
 #include <sched.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <memory>
 #include <optional>
 #include <sstream>
 
@@ -38,11 +38,15 @@ class OwnSettingsAside {
 /// The last number of that name that a command prints in a line of JSON.
 double number_of_command(const std::string& command, const std::string& key) {
   const OwnSettingsAside aside;
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
+  FILE* const pipe = popen(command.c_str(), "r");
   require(pipe != nullptr, "bench: the command could not be started: ", command);
   std::string output;
   char part[4096];
-  while (const std::size_t count = std::fread(part, 1, sizeof part, pipe.get())) output.append(part, count);
+  while (const std::size_t count = std::fread(part, 1, sizeof part, pipe)) output.append(part, count);
+  const int status = pclose(pipe);
+  require(WIFEXITED(status) && WEXITSTATUS(status) == 0, "bench: the command ended with ",
+          WIFEXITED(status) ? "exit code " : "signal ",
+          WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), ": ", command);
   std::istringstream lines(output);
   std::optional<double> found;
   for (std::string line; std::getline(lines, line);) {
@@ -51,6 +55,7 @@ double number_of_command(const std::string& command, const std::string& key) {
   }
   require(found.has_value(), "bench: the command printed no JSON object with a number '", key,
           "': ", command);
+  require(*found > 0, "bench: the command's '", key, "' must be positive, got ", *found, ": ", command);
   return *found;
 }
 
@@ -71,6 +76,7 @@ void run_against(const BenchOptions& options) {
   };
   if (options.json) {
     return print_json({{"work", options.names[0]},
+                       {"precision", name_of_choice(options.precision)},
                        {"ours_ms", ours},
                        {"theirs_ms", theirs},
                        {"ratio", median(ratios)},
@@ -81,9 +87,9 @@ void run_against(const BenchOptions& options) {
                          fixed(spread(values).second, 2) + " in " + std::to_string(kRounds) +
                          " rounds by turns");
   };
-  row("ours", ours, " ms");
-  row("theirs", theirs, " ms");
-  row("ratio", ratios, "");
+  row(options.names[0].c_str(), ours, " ms");
+  row("command", theirs, " ms");
+  row("ratio", ratios, " times the command's time over ours");
 }
 
 }  // namespace needle

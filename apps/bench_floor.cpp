@@ -119,12 +119,15 @@ nlohmann::json step_floor(const Work& work, const std::vector<ProfiledOp>& step,
   for (const auto& [product, times] : products) seconds += times * best_seconds(product, device);
   const double parameters = static_cast<double>(work.parameter_count()),
                bytes = 32 * parameters + 12 * static_cast<double>(work.logit_count());
-  const double of_attention = attention / peak_operation_rate(),
-               of_bytes = bytes / peak_bandwidth(static_cast<std::size_t>(std::max(16 * parameters, 1e6)));
+  const double rate = peak_operation_rate(), of_attention = attention / rate,
+               bandwidth = peak_bandwidth(static_cast<std::size_t>(std::max(16 * parameters, 1e6))),
+               of_bytes = bytes / bandwidth;
   return {{"seconds", seconds + of_attention + of_bytes},
           {"products", seconds},
           {"attention", of_attention},
-          {"bytes", of_bytes}};
+          {"bytes", of_bytes},
+          {"operation_rate", rate},
+          {"bandwidth", bandwidth}};
 }
 
 nlohmann::json op_rows(Work& work, Device device) {

@@ -113,6 +113,7 @@ nlohmann::json measure(const std::string& name, const BenchOptions& options, dou
                         {"allocations_after_first_step", later_allocations},
                         {"start_to_first_step", first_step_at},
                         {"device", device->description(options.precision)},
+                        {"precision", name_of_choice(options.precision)},
                         {"threads", threads()}};
   if (options.floor) result["floor"] = step_floor(*work, profiler.ops(), device);
   if (options.per_op) result["ops"] = op_rows(*work, device);

@@ -12,7 +12,9 @@ namespace needle {
 void run_scaling(const BenchOptions& options) {
   constexpr int kLengths = 4;
   if (!options.json) {
-    std::cout << "a step of T, 2T, 4T and 8T positions, ms; in brackets what a doubling multiplies it by\n"
+    const Device device = use(options.compute);
+    std::cout << "steps on " << device->description(options.precision) << "\n"
+              << "a step of T, 2T, 4T and 8T positions, ms; in brackets what a doubling multiplies it by\n"
               << "threads: the time of one thread over that of all, for 8T\n\n"
               << "                  T                T               2T               4T               8T  "
                  "threads\n";
@@ -28,7 +30,12 @@ void run_scaling(const BenchOptions& options) {
     for (int i = 0; i < kLengths; ++i) all.push_back(seconds(i, 0));
     const double alone = seconds(kLengths - 1, 1);
     if (options.json) {
-      print_json({{"work", name}, {"time", shortest}, {"seconds", all}, {"seconds_one_thread", alone}});
+      print_json({{"work", name},
+                  {"precision", name_of_choice(options.precision)},
+                  {"threads", threads()},
+                  {"time", shortest},
+                  {"seconds", all},
+                  {"seconds_one_thread", alone}});
       continue;
     }
     std::cout << std::left << std::setw(14) << name << std::right << std::setw(5) << shortest;

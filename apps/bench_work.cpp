@@ -5,6 +5,7 @@
 #include "backends/clock.h"
 #include "needle/nn/convolution.h"
 #include "needle/nn/recurrent.h"
+#include "needle/precision.h"
 #include "needle/train/trainer.h"
 
 namespace needle {
@@ -104,7 +105,9 @@ class AttentionWork final : public Work {
     Generator random(1);
     const Distribution normal{Distribution::Kind::normal, 0, 1};
     const Shape shape{kBatch, kHeads, time, kHeadWidth};
-    const auto draw = [&] { return NDArray::random(normal, shape, random, DType::f32, device); };
+    const auto draw = [&] {
+      return NDArray::random(normal, shape, random, DType::f32, device).cast(product_dtype());
+    };
     for (Tensor& tensor : inputs_) tensor = Tensor(draw(), true);
     seed_ = draw();
   }
@@ -120,6 +123,8 @@ class AttentionWork final : public Work {
   Tensor inputs_[3];
   NDArray seed_;
 };
+
+constexpr std::int64_t kLongest = 1 << 17;
 
 /// The kinds of work, with the positions that each has by itself.
 constexpr std::pair<std::string_view, std::int64_t> kKinds[] = {
@@ -139,7 +144,7 @@ Kind kind_of(std::string_view name) {
     const std::string_view digits = name.substr(kind.size() + 1);
     const char* const end = digits.data() + digits.size();
     std::int64_t time = 0;
-    if (std::from_chars(digits.data(), end, time).ptr == end && time > 0 && time < 1 << 20)
+    if (std::from_chars(digits.data(), end, time).ptr == end && time > 0 && time <= kLongest)
       return {kind, time};
   }
   return {};
@@ -194,6 +199,7 @@ std::unique_ptr<Work> make_work(const std::string& name, Device device) {
     return std::make_unique<DecoderWork>(name, DecoderConfig::of_size(50257, time, 768, 12, 12), 4, device);
   if (kind == "rnn") return std::make_unique<SequenceWork>(name, RecurrentCell::tanh, time, device);
   if (kind == "lstm") return std::make_unique<SequenceWork>(name, RecurrentCell::lstm, time, device);
+  require(kind != "convolution" || product_dtype() == DType::f32, "bench: convolutions are computed in f32");
   if (kind == "convolution") return std::make_unique<SequenceWork>(name, std::nullopt, time, device);
   return std::make_unique<AttentionWork>(name, time, device);
 }
@@ -202,7 +208,8 @@ void require_work(const std::string& name) {
   if (!kind_of(name).name.empty()) return;
   std::string all;
   for (const auto& [kind, usual] : kKinds) all += (all.empty() ? "" : ", ") + std::string(kind);
-  fail("bench: there is no work '", name, "'; there are ", all, ", and each with '-T' for T positions");
+  fail("bench: there is no work '", name, "'; there are ", all, ", and each with '-T' for 1 to ", kLongest,
+       " positions");
 }
 
 }  // namespace needle

@@ -97,8 +97,8 @@ class TextReport final : public TrainReport {
     print_row("validation", fixed(end.validation_loss, 4) + " nats per target, the best " +
                                 fixed(end.best_validation_loss, 4));
     if (end.floor) {
-      print_row("floor", text_of(fixed(*end.floor, 4), " nats per target; the validation loss is within ",
-                                 percent(end.validation_loss - *end.floor, *end.floor)));
+      print_row("floor", text_of(fixed(*end.floor, 4), " nats per target; the validation loss is ",
+                                 percent(end.validation_loss - *end.floor, *end.floor), " above"));
     }
     if (end.accuracy) print_accuracy(*end.accuracy);
     if (!end.no_samples.empty()) print_row("samples", "none: " + end.no_samples);

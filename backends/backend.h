@@ -36,6 +36,7 @@ enum class Epilogue { none, relu, gelu, gelu_tanh };
 struct CrossEntropySettings {
   std::int64_t ignore_index = -100;  ///< rows with this label count for nothing
   double label_smoothing = 0;        ///< share of the target spread evenly over all classes
+  std::int64_t first_row = 0;        ///< of these rows in the whole batch, for messages
 };
 
 /// Which keys a query may read, beside the scores' own treatment. Query t of a call stands at absolute

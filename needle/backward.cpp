@@ -122,6 +122,8 @@ class Walk final : public GradientSums {
     const Node::Slot& slot = visited_->inputs[static_cast<std::size_t>(input)];
     require(gradient.shape() == slot.shape, "backward of ", visited_->op->name(), ": the gradient of input ",
             input, " has the shape ", gradient.shape(), ", wanted ", slot.shape);
+    require(gradient.dtype() == slot.dtype, "backward of ", visited_->op->name(), ": the gradient of input ",
+            input, " is ", name_of(gradient.dtype()), ", wanted ", name_of(slot.dtype));
     with_sum(slot, [&](GradientSum& sum) { sum.add(std::move(gradient)); });
   }
   NDArray& sum(int input, bool& first) override {

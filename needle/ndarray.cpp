@@ -256,16 +256,23 @@ NDArray NDArray::cast(DType dtype) const {
 }
 
 NDArray NDArray::rounded(DType dtype) const {
-  if (dtype == dtype_ || !is_compact() || bytes() != storage_->bytes()) return cast(dtype);
+  if (dtype == dtype_ || bytes() != storage_->bytes()) return cast(dtype);
   Storage& storage = *storage_;
+  NDArray result = *this;
+  result.dtype_ = dtype;
+  const std::lock_guard lock(storage.mutex_);
   if (!storage.rounded_ || storage.rounded_dtype_ != dtype || storage.rounded_writes_ != storage.writes()) {
-    storage.rounded_ = cast(dtype).storage_;
+    // All elements in the order in which they lie, so that the copy serves transposes as well.
+    NDArray all = *this;
+    all.shape_ = {count()};
+    all.strides_ = compact_strides(all.shape_);
+    all.offset_ = 0;
+    storage.rounded_.reset();  // so that the new copy can have the old one's place
+    storage.rounded_ = all.cast(dtype).storage_;
     storage.rounded_dtype_ = dtype;
     storage.rounded_writes_ = storage.writes();
   }
-  NDArray result = *this;
   result.storage_ = storage.rounded_;
-  result.dtype_ = dtype;
   return result;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <iosfwd>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,7 +38,9 @@ class Storage {
   std::size_t bytes_;
   void* data_;
   std::uint64_t writes_ = 0;
-  // Of NDArray::rounded(): the copy, its type, and the writes before it was made.
+  // Of NDArray::rounded(): the copy, its type, and the writes before it was made. Passes without gradients
+  // may share weights between threads.
+  std::mutex mutex_;
   std::shared_ptr<Storage> rounded_;
   DType rounded_dtype_ = DType::f32;
   std::uint64_t rounded_writes_ = 0;
@@ -118,6 +121,8 @@ class NDArray {
     return storage_ == other.storage_ && offset_ == other.offset_ && shape_ == other.shape_ &&
            strides_ == other.strides_ && dtype_ == other.dtype_;
   }
+  /// Whether both are views of one storage.
+  bool shares_elements_with(const NDArray& other) const { return storage_ == other.storage_; }
   std::uint64_t writes() const { return storage_ ? storage_->writes() : 0; }
 
   /// What kernels read; also how a fresh array is first filled.

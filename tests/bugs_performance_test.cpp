@@ -48,6 +48,44 @@ TEST_P(PerformanceBugs, BR075_MemoryIsThatOfAChunk) {
   EXPECT_LT(device()->memory_stats().peak - before, 2 * kChunk * kClasses * sizeof(float) + (1 << 16));
 }
 
+TEST_P(PerformanceBugs, BR075_OnlyWhatIsWantedIsComputedAndRowsKeepTheirNames) {
+  const NDArray labels = ids({0, 1, 2, 9}, {4});
+  const Tensor states = leaf({1, 0, 0, 1, 1, 1, 2, -1}, {4, 2}), frozen(normal({3, 2}, 1));
+  EXPECT_TRUE(
+      contains(error_of([&] { linear_cross_entropy(states, frozen, {}, labels, {}, 2); }), {"row 3"}));
+  const Tensor loss = linear_cross_entropy(states, frozen, {}, ids({0, 1, 2, 1}, {4}), {}, 3);
+  loss.backward({}, true);
+  loss.backward();
+  const NDArray twice = states.grad();
+  Tensor(states).clear_grad();
+  linear_cross_entropy(states, frozen, {}, ids({0, 1, 2, 1}, {4})).backward();
+  EXPECT_TRUE(agrees(twice, binary(Add{}, states.grad(), states.grad()), 1e-13));
+  EXPECT_EQ(linear_cross_entropy(leaf({}, {0, 2}), frozen, {}, ids({}, {0})).item(), 0);
+}
+
+TEST_P(PerformanceBugs, BR075_ADecoderWithManyClassesHasTheSameLoss) {
+  for (const bool tied : {true, false}) {
+    DecoderConfig large = DecoderConfig::of_size(700000, 4, 4, 1, 1);
+    large.tied = tied;
+    Generator random(1);
+    Decoder model(large, random, device());
+    const NDArray few = ids({1, 699999, 5, 2, 3, 4, 5, 6}, {2, 4});
+    const Tensor chunks = model.loss({few, {}, {}}, few),
+                 whole = cross_entropy(model.forward({few, {}, {}}), few);
+    EXPECT_NEAR(chunks.item(), whole.item(), 1e-5);
+    chunks.backward();
+    const std::vector<Parameter> parameters = model.parameters();
+    NDArrays gradients;
+    for (const Parameter& parameter : parameters) {
+      gradients.push_back(parameter.tensor.grad());
+      Tensor(parameter.tensor).clear_grad();
+    }
+    whole.backward();
+    for (std::size_t i = 0; i < gradients.size(); ++i)
+      EXPECT_TRUE(agrees(gradients[i], parameters[i].tensor.grad(), 1e-4)) << parameters[i].name;
+  }
+}
+
 TEST_P(PerformanceBugs, BR076_NothingPilesUp) {
   const std::size_t before = device()->memory_stats().live;
   Generator random(1);

@@ -8,6 +8,7 @@
 
 #include "needle/nn/layers.h"
 #include "needle/optim/schedule.h"
+#include "needle/threads.h"
 #include "tests/agree.h"
 #include "tests/on_devices.h"
 
@@ -129,6 +130,41 @@ TEST_P(OptimizerTest, AParameterWithoutGradientStaysAsItIs) {
   EXPECT_EQ(left.tensor.item(), 1);
   optimizer.clear_gradients();
   EXPECT_FALSE(moved.tensor.grad().defined());
+}
+
+// Arrays that are cut into pieces for several threads, others that are not, an empty one, and two types.
+TEST_P(OptimizerTest, AllParametersStepAsEachAlone) {
+  const int before = threads();
+  set_threads(3);
+  const auto step = [&](const std::vector<std::size_t>& chosen) {
+    const std::vector<Shape> shapes{{300, 200}, {5}, {0, 4}, {40000}, {7, 7}};
+    std::vector<Parameter> parameters;
+    std::vector<NDArray> gradients;
+    for (const std::size_t i : chosen) {
+      const DType dtype = i == 4 ? DType::f64 : DType::f32;
+      Parameter& parameter =
+          parameters.emplace_back("p" + std::to_string(i), Tensor(normal(shapes[i], i, dtype), true), false,
+                                  std::vector<std::string>{});
+      parameter.tensor.mutable_grad() = normal(shapes[i], 10 + i, dtype);
+      gradients.push_back(parameter.tensor.grad());
+    }
+    Adam optimizer(groups_by_rank(parameters, 0.1), AdamDecay::decoupled);
+    for (int n = 0; n < 3; ++n) optimizer.step(1e-2, 0.5);
+    NDArrays result;
+    for (const Parameter& parameter : parameters) result.push_back(parameter.tensor.array());
+    return result;
+  };
+  const NDArrays together = step({0, 1, 2, 3, 4});
+  for (std::size_t i = 0; i < together.size(); ++i) EXPECT_TRUE(same(together[i], step({i})[0])) << i;
+  set_threads(before);
+}
+
+TEST_P(OptimizerTest, AParameterThatIsThereTwiceIsRefused) {
+  const Parameter parameter{"twice", leaf({1, 2}), false, {}};
+  EXPECT_TRUE(contains(error_of([&] {
+                         Adam({{{parameter}, 0}, {{parameter}, 0.1}}, AdamDecay::decoupled);
+                       }),
+                       {"twice"}));
 }
 
 TEST_P(OptimizerTest, FrozenParametersAreInNoGroup) {

@@ -1,6 +1,8 @@
 // Products of 16-bit operands: what is rounded, what is not, and how near the results stay.
 #include "needle/precision.h"
 
+#include <thread>
+
 #include "backends/cpu/gemm.h"
 #include "needle/models/decoder.h"
 #include "needle/ops/ops.h"
@@ -58,6 +60,7 @@ TEST_P(PrecisionTest, AWeightIsRoundedOnceUntilItIsWritten) {
   EXPECT_FALSE(weight.rounded(DType::bf16).is_same(copy));
   EXPECT_EQ(weight.rounded(DType::bf16).item({2, 3}), 1);
   EXPECT_TRUE(weight.rounded(DType::f32).is_same(weight));
+  EXPECT_TRUE(weight.transpose().rounded(DType::bf16).is_same(weight.rounded(DType::bf16).transpose()));
   // A part of an array has no copy of its own.
   EXPECT_EQ(weight.slice(1, 1, 3).rounded(DType::f16).shape(), (Shape{3, 2}));
 }
@@ -162,6 +165,61 @@ TEST_P(PrecisionTest, TheLossInChunksIsTheWholeOne) {
     const NDArrays whole = results(cross_entropy(matmul_transposed(states, table), labels)),
                    chunks = results(linear_cross_entropy(states, table, {}, labels, {}, 3));
     for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_LT(relative_distance(chunks[i], whole[i]), 1e-2);
+  }
+}
+
+// By oneDNN on any processor: the products of training, batched and transposed ones among them.
+TEST_P(PrecisionTest, ProductsByOneDnnAreThoseOfFloat32) {
+  if (available_gemms().size() < 2) GTEST_SKIP() << "this build has no oneDNN";
+  const Tensor x(normal({3, 5, 8}, 1, DType::f32), true), weight(normal({8, 6}, 2, DType::f32), true),
+      bias(normal({6}, 3, DType::f32), true);
+  const NDArray a = normal({4, 9, 7}, 4, DType::f32).cast(DType::bf16),
+                b = normal({4, 5, 7}, 5, DType::f32).cast(DType::bf16);
+  const auto results = [&](Gemm library) {
+    const GemmScope choice(library);
+    const PrecisionScope scope(DType::bf16);
+    for (const Tensor& leaf : {x, weight, bias}) Tensor(leaf).clear_grad();
+    const Tensor y = linear(x, weight, bias, Epilogue::gelu);
+    sum(matmul_transposed(y, weight * 0.5)).backward();
+    return NDArrays{y.array(), x.grad(), weight.grad(), bias.grad(), matmul(a, b.transpose())};
+  };
+  const NDArrays ours = results(Gemm::onednn), right = results(Gemm::openblas);
+  for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_LT(relative_distance(ours[i], right[i]), 1e-2) << i;
+}
+
+TEST_P(PrecisionTest, MixturesGoTheirWayOrAreRefused) {
+  const auto half = [&](const Shape& shape, std::uint64_t seed) {
+    return Tensor(normal(shape, seed, DType::f32).cast(DType::bf16), true);
+  };
+  const Tensor x = half({3, 4}, 1), weight = half({4, 4}, 2), bias(normal({4}, 3, DType::f32), true),
+               residual(normal({3, 4}, 4, DType::f32), true);
+  // A residual's gradient has the residual's type, and a result that is wanted in float32 is that.
+  linear(x, weight, bias, Epilogue::none, residual, DType::bf16)
+      .backward(NDArray::ones({3, 4}, DType::bf16, device()));
+  EXPECT_EQ(residual.grad().dtype(), DType::f32);
+  EXPECT_EQ(linear(x, weight, {}, Epilogue::none, {}, DType::f32).dtype(), DType::f32);
+  // The second order, with a float32 bias beside.
+  const Tensor first = gradients(sum(linear(x, weight, bias, Epilogue::gelu)), {x}, {}, true)[0];
+  EXPECT_EQ(gradients(sum(first), {weight})[0].shape(), weight.shape());
+  const Tensor query = half({1, 2, 3, 4}, 5), scores(normal({1, 1, 3, 3}, 6, DType::f32), true);
+  const Tensor of_query = gradients(sum(attention(query, query, query, {}, scores)), {query}, {}, true)[0];
+  EXPECT_EQ(gradients(sum(of_query), {scores})[0].dtype(), DType::f32);
+  for (const DType dtype : {DType::bf16, DType::i64, DType::f32}) {
+    EXPECT_TRUE(contains(error_of([&] {
+                           layer_norm(Tensor(normal({2, 4}, 1)), {}, {}, 1e-5, dtype);
+                         }),
+                         {"layer_norm", "f64", std::string(name_of(dtype))}));
+  }
+}
+
+TEST_P(PrecisionTest, WeightsAreRoundedOnceByAnyNumberOfThreads) {
+  for (int round = 0; round < 20; ++round) {
+    const NDArray weight = normal({64, 64}, 1, DType::f32);
+    std::vector<NDArray> copies(4);
+    std::vector<std::thread> threads;
+    for (NDArray& copy : copies) threads.emplace_back([&] { copy = weight.rounded(DType::bf16); });
+    for (std::thread& thread : threads) thread.join();
+    for (const NDArray& copy : copies) EXPECT_TRUE(copy.is_same(copies[0]));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
@@ -134,6 +135,11 @@ TEST_F(ProgramTest, WrongInputIsOneLineAndCode2) {
       {{"generate"}, "--checkpoint"},
       {{"inspect", "missing"}, "missing"},
       {{"bench", "--work", "W9"}, "W9"},
+      {{"bench", "--work", "W1-0"}, "131072"},
+      {{"bench", "--against", ""}, "command"},
+      {{"bench", "--scaling", "--floor"}, "--floor"},
+      {{"bench", "--trace", "t.json"}, "--work"},
+      {{"train", "--lines", "names.txt", "--precision", "f8"}, "bf16"},
       {{"train", "--gemm", "abacus"}, "openblas"},
       {{"inspect", "names.txt"}, "names.txt"},
       {{"inspect", "short.safetensors"}, "short.safetensors"},
@@ -188,7 +194,27 @@ TEST_F(ProgramTest, BenchMeasuresOpsFloorsTracesAndOtherCommands) {
   const Result against = run({"bench", "--work", "attention-16", "--steps", "2", "--json", "--against",
                               "echo '{\"median_ms\": 1000}'"});
   EXPECT_GT(nlohmann::json::parse(against.output).at("ratio").get<double>(), 1) << against.errors;
-  EXPECT_EQ(run({"bench", "--work", "attention-16", "--steps", "2", "--against", "echo nothing"}).code, 2);
+  for (const auto& [command, complaint] :
+       std::map<std::string, std::string>{{"echo nothing", "median_ms"},
+                                          {"exit 3", "exit code 3"},
+                                          {"echo '{\"median_ms\": 0}'", "positive"}}) {
+    const Result bad = run({"bench", "--work", "attention-16", "--steps", "2", "--against", command});
+    EXPECT_EQ(bad.code, 2);
+    EXPECT_TRUE(contains(bad.errors, complaint));
+  }
+  const Result scaling = run({"bench", "--work", "attention-4", "--steps", "1", "--scaling", "--json"});
+  EXPECT_EQ(nlohmann::json::parse(scaling.output).at("seconds").size(), 4u) << scaling.errors;
+  const Result narrow = run({"bench", "--work", "W1-8", "--steps", "1", "--precision", "bf16", "--json"});
+  EXPECT_EQ(nlohmann::json::parse(narrow.output).at("precision"), "bf16") << narrow.errors;
+}
+
+TEST_F(ProgramTest, ARunInBf16GoesOnInBf16) {
+  Arguments training_bf16 = training("narrow", 6);
+  training_bf16.insert(training_bf16.end(), {"--precision", "bf16"});
+  ASSERT_EQ(run(training_bf16).code, 0);
+  EXPECT_TRUE(contains(read_file(folder_ / "narrow/step-6/checkpoint.json"), "bf16"));
+  EXPECT_EQ(run({"train", "--resume", "narrow", "--precision", "f32"}).code, 2);
+  EXPECT_EQ(run({"train", "--resume", "narrow"}).code, 0);
 }
 
 TEST_F(ProgramTest, AnExistingRunIsKeptAndNewOnesAreNumbered) {

@@ -12,8 +12,8 @@ void require_labels(const CrossEntropySettings& settings, const View& labels, st
   for (std::int64_t row = 0; row < labels.shape[0]; ++row) {
     const std::int64_t label = labels.as<std::int64_t>()[row * labels.strides[0]];
     require(label == settings.ignore_index || (label >= 0 && label < classes), "cross_entropy: label ", label,
-            " at row ", row, " is outside [0, ", classes, ") and is not the ignore index ",
-            settings.ignore_index);
+            " at row ", settings.first_row + row, " is outside [0, ", classes,
+            ") and is not the ignore index ", settings.ignore_index);
   }
 }
 

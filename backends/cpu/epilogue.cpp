@@ -15,18 +15,23 @@ void CpuBackend::epilogue_gradient(const View& slope, const View& g, const View&
     // The bias's gradient is summed over fixed pieces of rows, then over the pieces in order.
     constexpr std::int64_t kRows = 64;
     const std::int64_t pieces = (rows + kRows - 1) / kRows;
-    constexpr std::int64_t kBuffers = 4;  // the sum; and a row of each array that is stored in another type
-    const Scratch<T> memory(pool_, static_cast<std::size_t>(kBuffers * pieces * width));
+    const Scratch<T> sums(pool_, static_cast<std::size_t>(pieces * width));
+    // Each thread's row of each array, for those that are stored in another type.
+    constexpr std::int64_t kArrays = 3;
+    const bool rounds = is_half(g.dtype) || is_half(product.dtype);
+    const Scratch<T> wide(pool_,
+                          static_cast<std::size_t>(rounds ? available_threads() * kArrays * width : 0));
 #pragma omp parallel for schedule(static) if (g.count() >= kParallelElements)
     for (std::int64_t piece = 0; piece < pieces; ++piece) {
-      T* const sum = memory.data() + kBuffers * piece * width;
+      T* const sum = sums.data() + piece * width;
+      T* const own = rounds ? wide.data() + thread_number() * kArrays * width : nullptr;
       std::fill_n(sum, width, T(0));
       for (std::int64_t row = piece * kRows; row < std::min(rows, (piece + 1) * kRows); ++row) {
         const std::int64_t start = row * width;
-        const T* const incoming = read_run(g, start, 1, width, sum + width);
-        T* const to = run_target(product, start, 1, sum + 2 * width);
+        const T* const incoming = read_run(g, start, 1, width, own);
+        T* const to = run_target(product, start, 1, own + width);
         if (slope.data) {
-          const T* const slopes = read_run(slope, start, 1, width, sum + 3 * width);
+          const T* const slopes = read_run(slope, start, 1, width, own + 2 * width);
 #pragma omp simd
           for (std::int64_t i = 0; i < width; ++i) {
             to[i] = incoming[i] * slopes[i];
@@ -41,7 +46,7 @@ void CpuBackend::epilogue_gradient(const View& slope, const View& g, const View&
       }
     }
     for (std::int64_t piece = 0; piece < pieces && dbias.data; ++piece) {
-      const T* const sum = memory.data() + kBuffers * piece * width;
+      const T* const sum = sums.data() + piece * width;
 #pragma omp simd
       for (std::int64_t i = 0; i < width; ++i) dbias.as<T>()[i] += sum[i];
     }

@@ -127,7 +127,7 @@ std::string gemm_description() {
 
 bool has_bf16_products() {
 #if defined(NEEDLE_ONEDNN) && defined(__x86_64__)
-  return chosen != Gemm::openblas && __builtin_cpu_supports("avx512bf16");
+  return chosen == Gemm::onednn || (chosen == Gemm::automatic && __builtin_cpu_supports("avx512bf16"));
 #else
   return false;
 #endif
@@ -148,7 +148,7 @@ void gemm_bf16(const Matrix& a, const Matrix& b, void* y, DType y_dtype, std::in
                std::int64_t n, std::int64_t m, std::int64_t k, bool accumulate) {
   using dnnl::memory;
   static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  static dnnl::stream stream(engine);
+  thread_local dnnl::stream stream(engine);
   const auto describe = [](memory::dim rows, memory::dim columns, bool wide, memory::dim row,
                            memory::dim column) {
     return memory::desc({rows, columns}, wide ? memory::data_type::f32 : memory::data_type::bf16,
@@ -163,8 +163,12 @@ void gemm_bf16(const Matrix& a, const Matrix& b, void* y, DType y_dtype, std::in
   attributes.set_post_ops(after);
   try {
     // The library keeps primitives that were made before.
+#if DNNL_VERSION_MAJOR >= 3
+    const dnnl::matmul product(dnnl::matmul::primitive_desc(engine, left, right, result, attributes));
+#else
     const dnnl::matmul product(
         dnnl::matmul::primitive_desc(dnnl::matmul::desc(left, right, result), attributes, engine));
+#endif
     product.execute(stream, {{DNNL_ARG_SRC, memory(left, engine, const_cast<void*>(a.data))},
                              {DNNL_ARG_WEIGHTS, memory(right, engine, const_cast<void*>(b.data))},
                              {DNNL_ARG_DST, memory(result, engine, y)}});

@@ -31,8 +31,8 @@ class GemmScope {
 /// What computes products and with which kernels, for reports.
 std::string gemm_description();
 
-/// Whether this processor has instructions for products of bf16 operands, and this build a library that uses
-/// them.
+/// Whether oneDNN computes products of bf16 operands: where the processor has instructions for them, or
+/// Gemm::onednn asks for it.
 bool has_bf16_products();
 /// What computes products of operands of this type, for reports.
 std::string gemm_description(DType operands);

@@ -15,8 +15,8 @@ inline int available_threads() { return omp_in_parallel() ? 1 : omp_get_max_thre
 /// This thread's number in [0, available_threads()).
 inline int thread_number() { return omp_get_thread_num(); }
 
-/// Libraries that this thread calls start no threads of their own, as long as it lives. Inside a region of one
-/// thread they would otherwise: new ones each time.
+/// Libraries that this thread calls start no threads of their own, as long as it lives. Inside a region of
+/// one thread they would otherwise: new ones each time.
 class OneThread {
  public:
   OneThread() { omp_set_num_threads(1); }

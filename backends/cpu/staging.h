@@ -48,6 +48,8 @@ inline void dispatch_stored(DType dtype, const F& function) {
     if (dtype == DType::bf16) return function(TypeTag<BFloat16>{});
     if (dtype == DType::f16) return function(TypeTag<Float16>{});
   }
+  require(dtype == dtype_of<T>(), "an array of ", name_of(dtype), " is computed in no ",
+          name_of(dtype_of<T>()));
   function(TypeTag<T>{});
 }
 

@@ -26,6 +26,16 @@ double bytes_of(std::span<const NDArray> arrays) {
   return bytes;
 }
 
+/// What an op reads and writes: nothing where all it gives are views of its first input, or gradients passed
+/// on.
+double bytes_moved(const OpEvent& event) {
+  const auto is_view = [&](const NDArray& output) {
+    return !output.defined() || output.shares_elements_with(event.inputs.front());
+  };
+  if (!event.inputs.empty() && std::all_of(event.outputs.begin(), event.outputs.end(), is_view)) return 0;
+  return bytes_of(event.inputs) + bytes_of(event.outputs);
+}
+
 std::vector<Shape> shapes_of(std::span<const NDArray> arrays) {
   std::vector<Shape> shapes;
   for (const NDArray& array : arrays) shapes.push_back(array.defined() ? array.shape() : Shape{});
@@ -56,8 +66,7 @@ void Profiler::computed(std::span<const NDArray> outputs) {
 
 void Profiler::after(const OpEvent& event) {
   ops_.push_back({event.op, event.path, event.phase, started_ - origin_, ended_ - started_, event.operations,
-                  bytes_of(event.inputs) + bytes_of(event.outputs), shapes_of(event.inputs),
-                  shapes_of(event.outputs)});
+                  bytes_moved(event), shapes_of(event.inputs), shapes_of(event.outputs)});
 }
 
 std::vector<ProfileRow> profile_table(const std::vector<ProfiledOp>& ops) {

@@ -79,23 +79,24 @@ Tensor MultiHeadAttention::forward(const Tensor& x, const PassPositions& positio
     options.allowed = window_pairs(options.key_mask, x.size(1), config.window);
     if (options.allowed.defined()) options.window = 0;
   }
-  const auto mixed = [&] {
-    if (in_one) return self_attention(packed, config.heads, config.key_value_heads, options);
-    Tensors parts = split_heads(packed, config.heads, config.key_value_heads);
-    if (config.positions == Positions::rotary) {
-      for (const std::size_t i : {0, 1}) parts[i] = rotary(parts[i], positions.ids, config.rotary_base);
-    }
-    if (pass.past) {
-      require(
-          !grad_enabled() || !packed.requires_grad(),
-          "attention: a cache holds numbers without their past; compute under NoGrad, or without the cache");
-      const LayerCache all = pass.past->extend(layer, parts[1].array(), parts[2].array());
-      parts[1] = Tensor(all.key);
-      parts[2] = Tensor(all.value);
-    }
-    return merge_heads(attention(parts[0], parts[1], parts[2], options));
-  };
-  return out.forward(mixed(), Epilogue::none, residual, result);
+  if (in_one) {
+    const Tensor mixed = self_attention(packed, config.heads, config.key_value_heads, options);
+    return out.forward(mixed, Epilogue::none, residual, result);
+  }
+  Tensors parts = split_heads(packed, config.heads, config.key_value_heads);
+  if (config.positions == Positions::rotary) {
+    for (const std::size_t i : {0, 1}) parts[i] = rotary(parts[i], positions.ids, config.rotary_base);
+  }
+  if (pass.past) {
+    require(
+        !grad_enabled() || !packed.requires_grad(),
+        "attention: a cache holds numbers without their past; compute under NoGrad, or without the cache");
+    const LayerCache all = pass.past->extend(layer, parts[1].array(), parts[2].array());
+    parts[1] = Tensor(all.key);
+    parts[2] = Tensor(all.value);
+  }
+  const Tensor mixed = merge_heads(attention(parts[0], parts[1], parts[2], options));
+  return out.forward(mixed, Epilogue::none, residual, result);
 }
 
 void MultiHeadAttention::list(Parts& parts) {

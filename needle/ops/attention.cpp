@@ -52,6 +52,10 @@ NDArray allowed_pairs(const AttentionOptions& options, std::int64_t queries, std
 
 Tensor attention_weights(const Tensor& query, const Tensor& key, const AttentionOptions& options,
                          const Tensor& bias) {
+  if (is_half(query.dtype())) {
+    const DType wide = computing(query.dtype());
+    return cast(attention_weights(cast(query, wide), cast(key, wide), options, bias), query.dtype());
+  }
   const std::int64_t heads = query.size(1), queries = query.size(2), keys = key.size(2);
   Tensor scores = matmul(query * scale_of(options, query.size(3)), transpose(serve_heads(key, heads)));
   if (options.soft_cap > 0) scores = tanh(scores / options.soft_cap) * options.soft_cap;
@@ -69,7 +73,9 @@ Tensor attention_weights(const Tensor& query, const Tensor& key, const Attention
 
 Tensor attention_definition(const Tensor& query, const Tensor& key, const Tensor& value,
                             const AttentionOptions& options, const Tensor& bias) {
-  return matmul(attention_weights(query, key, options, bias), serve_heads(value, query.size(1)));
+  const DType stored = query.dtype(), wide = computing(stored);
+  const Tensor weights = attention_weights(cast(query, wide), cast(key, wide), options, bias);
+  return cast(matmul(weights, serve_heads(cast(value, wide), query.size(1))), stored);
 }
 
 namespace {

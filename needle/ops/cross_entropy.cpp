@@ -61,41 +61,38 @@ struct CrossEntropyOp final : FusedOp {
 
 /// Inputs: states [rows, width], table [classes, width], and the bias [classes] if there is one.
 struct LinearCrossEntropyOp final : FusedOp {
-  LinearCrossEntropyOp(NDArray targets, const CrossEntropySettings& how, double by, std::int64_t rows_at_once)
-      : labels(std::move(targets)), settings(how), factor(by), chunk(rows_at_once) {}
+  LinearCrossEntropyOp(NDArray targets, const CrossEntropySettings& how, double by, std::int64_t rows_at_once,
+                       Needs wanted)
+      : labels(std::move(targets)),
+        settings(how),
+        factor(by),
+        chunk(rows_at_once),
+        needs(std::move(wanted)) {}
   NDArray labels;
   CrossEntropySettings settings;
   double factor;  // on the sum of the rows' losses
   std::int64_t chunk;
-  NDArrays gradients;  // of each input, for a gradient of 1
+  Needs needs;         // the inputs whose gradient is taken
+  NDArrays gradients;  // theirs, for a gradient of 1
 
   const char* name() const override { return "linear_cross_entropy"; }
 
   Tensors definition(const Tensors& inputs) const override {
-    const Tensor product = matmul_transposed(inputs[0], inputs[1]);
+    const Tensor product = matmul(cast(inputs[0], inputs[1].dtype()), transpose(inputs[1]));
     const Tensor logits = inputs.size() > 2 ? product + inputs[2] : product;
     return {sum(cross_entropy_rows_definition(logits, labels, settings)) * factor};
   }
 
   NDArrays compute(const NDArrays& inputs) override {
-    const NDArray states = inputs[0].compact();
-    const NDArray table = inputs[1].rounded(states.dtype());
+    const NDArray states = inputs[0].compact(), table = inputs[1].rounded(states.dtype());
     const Device device = states.device();
     const DType dtype = inputs[1].dtype();
     const std::int64_t rows = states.size(0);
     const NDArray losses = NDArray::zeros({rows}, dtype, device),
                   slopes = NDArray::full({rows}, factor, dtype, device);
-    if (grad_enabled()) {
-      for (const NDArray& input : inputs) {
-        // As the input lies, so that a transposed table's gradient lies as the table itself.
-        const bool turned = input.rank() == 2 && input.strides()[0] < input.strides()[1];
-        const Shape shape = turned ? input.transpose().shape() : input.shape();
-        // The products of the first chunk overwrite; where there is none, or for a bias, sums begin at 0.
-        const NDArray sum = rows > 0 && input.rank() == 2 ? NDArray::empty(shape, input.dtype(), device)
-                                                          : NDArray::zeros(shape, input.dtype(), device);
-        gradients.push_back(turned ? sum.transpose() : sum);
-      }
-    }
+    const bool any = std::find(needs.begin(), needs.end(), true) != needs.end();
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      gradients.push_back(needs[i] ? sum_like(inputs[i], rows > 0) : NDArray());
     for (std::int64_t start = 0; start < rows; start += chunk) {
       const std::int64_t end = std::min(rows, start + chunk);
       const auto part = [&](const NDArray& x) { return x.slice(0, start, end); };
@@ -103,20 +100,24 @@ struct LinearCrossEntropyOp final : FusedOp {
       NDArray logits = NDArray::empty({end - start, table.size(0)}, dtype, device);
       matmul_into(x, table.transpose(), logits, false);
       if (inputs.size() > 2) add_into(inputs[2].broadcast_to(logits.shape()), logits);
-      device->cross_entropy(settings, logits.view(), part(labels).view(), part(losses).view());
-      if (!grad_enabled()) continue;
+      CrossEntropySettings here = settings;
+      here.first_row = start;
+      device->cross_entropy(here, logits.view(), part(labels).view(), part(losses).view());
+      if (!any) continue;
       device->cross_entropy_gradient(settings, logits.view(), part(labels).view(), part(slopes).view(),
                                      logits.view());
       const NDArray dlogits = logits.cast(x.dtype());
-      NDArray dstates = part(gradients[0]), &dtable = gradients[1];
-      matmul_into(dlogits, table, dstates, false);
-      if (dtable.is_compact()) {
-        matmul_into(dlogits.transpose(), x, dtable, start > 0);
-      } else {
-        NDArray as_it_lies = dtable.transpose();
+      if (needs[0]) {
+        NDArray dstates = part(gradients[0]);
+        matmul_into(dlogits, table, dstates, false);
+      }
+      if (needs[1] && gradients[1].is_compact()) {
+        matmul_into(dlogits.transpose(), x, gradients[1], start > 0);
+      } else if (needs[1]) {
+        NDArray as_it_lies = gradients[1].transpose();
         matmul_into(x.transpose(), dlogits, as_it_lies, start > 0);
       }
-      if (inputs.size() > 2) add_into(reduce(Sum{}, logits, {0}), gradients[2]);
+      if (inputs.size() > 2 && needs[2]) add_into(reduce(Sum{}, logits, {0}), gradients[2]);
     }
     return {binary(Multiply{}, reduce(Sum{}, losses), NDArray::scalar(factor, losses.dtype(), device))};
   }
@@ -132,22 +133,24 @@ struct LinearCrossEntropyOp final : FusedOp {
     }
   }
 
+  /// Those of the gradients, too: they are taken in compute().
   double operations(std::span<const NDArray> inputs, std::span<const NDArray>) const override {
-    const double product = 2.0 * static_cast<double>(inputs[0].count() * inputs[1].size(0));
-    return product * (grad_enabled() ? 3 : 1);
+    return 2.0 * static_cast<double>(inputs[0].count() * inputs[1].size(0)) * (1 + needs[0] + needs[1]);
   }
   double gradient_operations(double, const Needs&) const override { return 0; }
+
+ private:
+  /// Room for an input's gradient, which lies as the input does: a transposed table's as the table itself.
+  /// Products of the first chunk overwrite matrices; what is added to begins at 0.
+  static NDArray sum_like(const NDArray& input, bool overwritten) {
+    const bool turned = input.rank() == 2 && input.strides()[0] < input.strides()[1];
+    const Shape shape = turned ? input.transpose().shape() : input.shape();
+    const NDArray sum = overwritten && input.rank() == 2
+                            ? NDArray::empty(shape, input.dtype(), input.device())
+                            : NDArray::zeros(shape, input.dtype(), input.device());
+    return turned ? sum.transpose() : sum;
+  }
 };
-
-}  // namespace
-
-std::int64_t valid_labels(const NDArray& labels, std::int64_t ignore_index) {
-  std::int64_t valid = 0;
-  for (const std::int64_t label : labels.to_vector<std::int64_t>()) valid += label != ignore_index;
-  return valid;
-}
-
-namespace {
 
 void require_settings(const NDArray& labels, const CrossEntropySettings& settings) {
   require(labels.dtype() == DType::i64, "cross_entropy: labels must be i64, got ", name_of(labels.dtype()));
@@ -164,6 +167,12 @@ double factor_of(const NDArray& labels, const LossOptions& options) {
 }
 
 }  // namespace
+
+std::int64_t valid_labels(const NDArray& labels, std::int64_t ignore_index) {
+  std::int64_t valid = 0;
+  for (const std::int64_t label : labels.to_vector<std::int64_t>()) valid += label != ignore_index;
+  return valid;
+}
 
 Tensor cross_entropy_rows(const Tensor& logits, const NDArray& labels, const CrossEntropySettings& settings) {
   require_settings(labels, settings);
@@ -203,8 +212,10 @@ Tensor linear_cross_entropy(const Tensor& states, const Tensor& table, const Ten
     require_same_dtype("linear_cross_entropy", table.array(), bias.array());
     inputs.push_back(bias);
   }
+  Needs needs;
+  for (const Tensor& input : inputs) needs.push_back(grad_enabled() && input.requires_grad());
   return apply_op<LinearCrossEntropyOp>(inputs, labels.reshape({labels.count()}).compact(), options.settings,
-                                        factor_of(labels, options), chunk);
+                                        factor_of(labels, options), chunk, needs);
 }
 
 }  // namespace needle

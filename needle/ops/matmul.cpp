@@ -105,7 +105,8 @@ struct LinearOp final : FusedOp {
   }
 
   Tensors definition(const Tensors& inputs) const override {
-    const Tensor product = matmul(cast(inputs[0], inputs[1].dtype()), inputs[1]);
+    const DType wide = computing(inputs[1].dtype());
+    const Tensor product = matmul(cast(inputs[0], wide), cast(inputs[1], wide));
     const Tensor y = apply_epilogue(epilogue, has_bias ? product + inputs[2] : product);
     return {cast(has_residual ? y + inputs.back() : y, result)};
   }
@@ -125,7 +126,8 @@ struct LinearOp final : FusedOp {
   }
 
   void add_gradient(NDArrays g, const Saved& saved, GradientSums& into) override {
-    if (has_residual && into.needs(2 + has_bias)) into.add(2 + has_bias, g[0]);
+    const int residual = 2 + has_bias;
+    if (has_residual && into.needs(residual)) into.add(residual, g[0].cast(saved.input_dtype(residual)));
     const NDArray &x = saved.input_array(0), &weight = saved.input_array(1);
     const NDArray incoming = epilogue_gradient(rows_of(std::exchange(g[0], {})), slope, x.dtype(),
                                                has_bias && into.needs(2) ? &into : nullptr, 2);
@@ -195,7 +197,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Epilogu
   require(dtype == operand.dtype() || dtype == wide, "linear: a result of ", name_of(operand.dtype()), " x ",
           name_of(weight.dtype()), " cannot be ", name_of(dtype));
   if (!bias.defined() && epilogue == Epilogue::none && !residual.defined() &&
-      operand.dtype() == weight.dtype())
+      operand.dtype() == weight.dtype() && dtype == operand.dtype())
     return matmul(x, weight);
   require(!bias.defined() || bias.shape() == Shape{weight.size(1)}, "linear: wants a bias of shape [",
           weight.size(1), "], got ", bias.defined() ? bias.shape() : Shape{});

@@ -99,8 +99,10 @@ Tensor norm(NormKind kind, const char* name, const Tensor& x, const Tensor& weig
     require_same_dtype(name, x.array(), parameter.array());
     inputs.push_back(parameter);
   }
-  return apply_op<NormOp>(inputs, kind, epsilon, weight.defined(), bias.defined(),
-                          result.value_or(x.dtype()));
+  const DType dtype = result.value_or(x.dtype());
+  require(dtype == x.dtype() || (x.dtype() == DType::f32 && is_half(dtype)), name, ": a result of ",
+          name_of(x.dtype()), " cannot be ", name_of(dtype));
+  return apply_op<NormOp>(inputs, kind, epsilon, weight.defined(), bias.defined(), dtype);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "needle/optim/optimizer.h"
 
 #include <cmath>
+#include <set>
 
 namespace needle {
 
@@ -15,6 +16,13 @@ std::vector<ParameterGroup> groups_by_rank(const std::vector<Parameter>& paramet
 
 Optimizer::Optimizer(std::vector<ParameterGroup> groups, const std::vector<std::string>& states)
     : groups_(std::move(groups)) {
+  std::set<const TensorBody*> seen;
+  for (const ParameterGroup& group : groups_) {
+    for (const Parameter& parameter : group.parameters) {
+      require(seen.insert(parameter.tensor.body().get()).second, "optimizer: ", parameter.name,
+              " is there twice");
+    }
+  }
   for (const std::string& name : states) {
     std::vector<Parameter>& state = states_.emplace_back();
     for (const ParameterGroup& group : groups_) {

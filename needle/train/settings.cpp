@@ -80,7 +80,9 @@ void to_json(nlohmann::json& json, const TrainSettings& settings) {
 }
 
 void from_json(const nlohmann::json& json, TrainSettings& settings) {
-  settings_from_json("training settings", json, settings, each_setting);
+  nlohmann::json complete = json;
+  if (complete.is_object()) complete.emplace("precision", "f32");  // runs of before there was a choice
+  settings_from_json("training settings", complete, settings, each_setting);
   settings.validate();
 }
 
