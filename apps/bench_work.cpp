@@ -88,7 +88,7 @@ class SequenceWork final : public Work {
     Tensor x = model_.embedding.forward(ids_);
     for (const RecurrentLayer& layer : model_.recurrent)
       x = layer.forward(x, layer.empty_state(kRows)).states;
-    for (const CausalConvolution& layer : model_.convolutions) x = x + layer.forward(x, Epilogue::gelu);
+    for (const CausalConvolution& layer : model_.convolutions) x = layer.forward(x, Epilogue::gelu, x);
     return cross_entropy(model_.head.forward(x, Epilogue::none, {}, x.dtype()), labels_);
   }
 

@@ -213,14 +213,18 @@ class Backend {
   virtual void recurrence(RecurrentCell cell, const RecurrentArrays& arrays) = 0;
   virtual void recurrence_gradient(RecurrentCell cell, const RecurrentArrays& arrays,
                                    const RecurrentGradients& gradients) = 0;
-  /// y[b, t] = f(bias + sum over r of x[b, t - r dilation] weight[r]), f by the epilogue, zeros before the
-  /// start, and its slope where it is wanted: x [batch, time, in], weight [kernel, in, out], bias [out] or
-  /// absent, y and slope [batch, time, out], all compact.
+  /// y[b, t] = f(bias + sum over r of x[b, t - r dilation] weight[r]) + residual[b, t], f by the epilogue,
+  /// zeros before the start, and its slope where it is wanted: x [batch, time, in], weight [kernel, in, out],
+  /// bias [out] or absent, residual [batch, time, out] or absent, y and slope [batch, time, out], all
+  /// compact.
   virtual void causal_convolution(std::int64_t dilation, Epilogue epilogue, const View& x, const View& weight,
-                                  const View& bias, const View& y, const View& slope) = 0;
-  /// Of the sum before f: dx, and dweight added to; views without data are not wanted.
+                                  const View& bias, const View& residual, const View& y,
+                                  const View& slope) = 0;
+  /// Of the sum before f: dx, overwritten or with `accumulate` added to, and dweight added to; views without
+  /// data are not wanted.
   virtual void causal_convolution_gradient(std::int64_t dilation, const View& x, const View& weight,
-                                           const View& dy, const View& dx, const View& dweight) = 0;
+                                           const View& dy, const View& dx, bool accumulate,
+                                           const View& dweight) = 0;
 
   // Optimizers, in place, all parameters in one pass.
   /// Sum of the squares of all elements of all arrays (compact), in double.

@@ -78,7 +78,7 @@ class Forward {
       output_.scale(softmax.shrink, block.count);
       if (values_finite_)
         lanes::multiply<T>({scores_, 1, kQueries}, packed_.values.rows(first), output_.rows(0), block.count,
-                           output_.stride, tile.count(), true);
+                           output_.stride, tile.count(), true, CausalSumOverKeys{call_.shift(block, tile)});
       else
         add_readable(block, tile);
     }

@@ -56,6 +56,33 @@ T finite_shift(T x) {
   return x == -math::infinity<T>() ? T(0) : x;
 }
 
+/// What of a tile's products causality leaves. Scores, [keys, queries]: to a key, the queries from its own
+/// position on.
+struct CausalScores {
+  std::int64_t shift;  ///< the query that stands at the tile's first key
+  std::pair<std::int64_t, std::int64_t> inner(std::int64_t, std::int64_t, std::int64_t depth) const {
+    return {0, depth};
+  }
+  std::int64_t column(std::int64_t key) const { return shift + key; }
+};
+/// Sums over keys for each query: those up to its position.
+struct CausalSumOverKeys {
+  std::int64_t shift;
+  std::pair<std::int64_t, std::int64_t> inner(std::int64_t query, std::int64_t count,
+                                              std::int64_t keys) const {
+    return {0, std::clamp<std::int64_t>(query + count - shift, 0, keys)};
+  }
+  std::int64_t column(std::int64_t) const { return 0; }
+};
+/// Sums over queries for each key: those from its position on.
+struct CausalSumOverQueries {
+  std::int64_t shift;
+  std::pair<std::int64_t, std::int64_t> inner(std::int64_t key, std::int64_t, std::int64_t queries) const {
+    return {std::clamp<std::int64_t>(shift + key, 0, queries), queries};
+  }
+  std::int64_t column(std::int64_t) const { return 0; }
+};
+
 /// Sizes and masks of a call.
 template <class T>
 struct Call {
@@ -89,6 +116,11 @@ struct Call {
     return result;
   }
 
+  /// The query of the block that stands at the tile's first key; far before the first where all read all.
+  std::int64_t shift(const QueryBlock& block, const KeyRange& tile) const {
+    return settings.causal ? tile.first - settings.offset - block.start : -(kKeys + kQueries);
+  }
+
   /// Row 0 of a block's log sums.
   T* log_sum(const QueryBlock& block) const {
     return arrays.log_sum.as<T>() + (block.batch * heads + block.head) * queries + block.start;
@@ -100,7 +132,8 @@ struct Call {
   /// Sets all padded rows of all kQueries. `slopes`, if wanted, takes the soft cap's derivative.
   void scores(const QueryBlock& block, const KeyRange& tile, const lanes::Left<T>& key_rows,
               const lanes::Rows<const T>& query_columns, T* scores, T* slopes) const {
-    lanes::multiply<T>(key_rows, query_columns, {scores, kQueries}, tile.count(), block.count, width, false);
+    lanes::multiply<T>(key_rows, query_columns, {scores, kQueries}, tile.count(), block.count, width, false,
+                       CausalScores{shift(block, tile)});
     const std::int64_t rows = tile.padded();
     if (settings.soft_cap > 0) {
       const T cap = static_cast<T>(settings.soft_cap);

@@ -41,12 +41,13 @@ class Backward {
     for (std::int64_t first = block.any.first; first < block.any.last; first += kKeys) {
       const KeyRange tile{first, std::min(first + kKeys, block.any.last)};
       differentiate_scores(block, tile);
+      const std::int64_t shift = call_.shift(block, tile);
       lanes::multiply<T>({weights_, kQueries, 1}, incoming_.rows.rows(0), sums_.values.rows(first),
-                         tile.count(), sums_.values.stride, block.count, true);
+                         tile.count(), sums_.values.stride, block.count, true, CausalSumOverQueries{shift});
       lanes::multiply<T>({slopes_, kQueries, 1}, query_.rows.rows(0), sums_.keys.rows(first), tile.count(),
-                         sums_.keys.stride, block.count, true);
+                         sums_.keys.stride, block.count, true, CausalSumOverQueries{shift});
       lanes::multiply<T>({slopes_, 1, kQueries}, packed_.keys.rows(first), query_sum_.rows(0), block.count,
-                         query_sum_.stride, tile.count(), true);
+                         query_sum_.stride, tile.count(), true, CausalSumOverKeys{shift});
     }
     if (gradients_.query.data) {
       query_sum_.store(gradients_.query, block.batch, block.head, block.start, block.count, scale());
@@ -78,7 +79,8 @@ class Backward {
     call_.scores(block, tile, packed_.keys.left(tile.first), query_.columns.rows(0), weights_,
                  capped ? cap_slopes_ : nullptr);
     lanes::multiply<T>(packed_.values.left(tile.first), incoming_.columns.rows(0), {slopes_, kQueries},
-                       tile.count(), block.count, call_.value_width, false);
+                       tile.count(), block.count, call_.value_width, false,
+                       CausalScores{call_.shift(block, tile)});
     for_scores<T>(tile.padded(), [&](std::int64_t i, int q) {
       const T weight = math::exp_nonpositive(weights_[i] - shift_[q]);
       weights_[i] = weight;

@@ -42,14 +42,15 @@ struct Overlap {
 }  // namespace
 
 void CpuBackend::causal_convolution(std::int64_t dilation, Epilogue epilogue, const View& x,
-                                    const View& weight, const View& bias, const View& y, const View& slope) {
+                                    const View& weight, const View& bias, const View& residual, const View& y,
+                                    const View& slope) {
   const Convolution c(dilation, x, weight);
   dispatch_computing("causal_convolution", y.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Scratch<T> zeros(pool_, static_cast<std::size_t>(bias.data ? 0 : c.out));
     if (!bias.data) std::fill_n(zeros.data(), c.out, T(0));
-    const epilogue::Target<T> target{y.as<T>(), slope.as<T>(), bias.data ? bias.as<T>() : zeros.data(),
-                                     c.out};
+    const epilogue::Target<T> target{y.as<T>(), slope.as<T>(), bias.data ? bias.as<T>() : zeros.data(), c.out,
+                                     residual.as<T>()};
 #pragma omp parallel for schedule(static) if (c.is_large() && c.pieces() > 1)
     for (std::int64_t piece = 0; piece < c.pieces(); ++piece) {
       const std::int64_t b = c.row_of(piece), start = c.start_of(piece),
@@ -69,7 +70,8 @@ void CpuBackend::causal_convolution(std::int64_t dilation, Epilogue epilogue, co
 }
 
 void CpuBackend::causal_convolution_gradient(std::int64_t dilation, const View& x, const View& weight,
-                                             const View& dy, const View& dx, const View& dweight) {
+                                             const View& dy, const View& dx, bool accumulate,
+                                             const View& dweight) {
   const Convolution c(dilation, x, weight);
   const std::int64_t size = c.kernel * c.in * c.out;
   const std::int64_t threads = c.is_large() ? std::min<std::int64_t>(available_threads(), c.pieces()) : 1;
@@ -96,7 +98,7 @@ void CpuBackend::causal_convolution_gradient(std::int64_t dilation, const View& 
             T* to = dx.as<T>() + (b * c.time + start) * c.in;
             if (t.count > 0)
               gemm<T>({slope + (start + shift) * c.out, t.count, c.out, c.out, 1}, {w, c.out, c.in, 1, c.out},
-                      to, c.in, t.count, c.in, c.out, r > 0);
+                      to, c.in, t.count, c.in, c.out, accumulate || r > 0);
           }
           const Overlap t(start, end, shift);
           if (dw && t.count > 0)

@@ -61,9 +61,9 @@ class CpuBackend final : public Backend {
   void recurrence_gradient(RecurrentCell cell, const RecurrentArrays& arrays,
                            const RecurrentGradients& gradients) override;
   void causal_convolution(std::int64_t dilation, Epilogue epilogue, const View& x, const View& weight,
-                          const View& bias, const View& y, const View& slope) override;
+                          const View& bias, const View& residual, const View& y, const View& slope) override;
   void causal_convolution_gradient(std::int64_t dilation, const View& x, const View& weight, const View& dy,
-                                   const View& dx, const View& dweight) override;
+                                   const View& dx, bool accumulate, const View& dweight) override;
   double sum_of_squares(std::span<const View> arrays) override;
   void adam(const AdamStep& step, std::span<const ParameterArrays> parameters) override;
   void sgd(const SgdStep& step, std::span<const ParameterArrays> parameters) override;

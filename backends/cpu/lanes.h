@@ -2,6 +2,7 @@
 // the attention and recurrent kernels compute with.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -97,22 +98,54 @@ void multiply_block(const Left<T>& a, const Rows<const T>& b, const Rows<T>& c, 
   }
 }
 
+/// A product of which all counts.
+struct Whole {
+  /// The part of the inner axis that matters to rows first, ..., first + count - 1.
+  std::pair<std::int64_t, std::int64_t> inner(std::int64_t, std::int64_t, std::int64_t depth) const {
+    return {0, depth};
+  }
+  /// The first column that matters to them.
+  std::int64_t column(std::int64_t) const { return 0; }
+};
+
 /// c [rows, columns] = a [rows, depth] b [depth, columns], or c += a b. Computes whole blocks: a and c must
-/// have room for rows rounded up to kRows, b and c for columns rounded up to kLanes.
-template <class T>
+/// have room for rows rounded up to kRows, b and c for columns rounded up to kLanes. What does not matter by
+/// `part` may be left out: summands as if they were 0, elements of c as they were.
+template <class T, class Part = Whole>
 void multiply(const Left<T>& a, const Rows<const T>& b, const Rows<T>& c, std::int64_t rows,
-              std::int64_t columns, std::int64_t depth, bool accumulate) {
-  const auto blocks = [&]<int kHeight, int kVectors>(std::int64_t j) {
-    for (std::int64_t i = 0; i < rows; i += kHeight) {
-      multiply_block<kHeight, kVectors, T>({a.data + i * a.row_stride, a.row_stride, a.column_stride},
-                                           {b.data + j, b.stride}, {c.data + i * c.stride + j, c.stride},
-                                           depth, accumulate);
-    }
+              std::int64_t columns, std::int64_t depth, bool accumulate, const Part& part = {}) {
+  const auto block = [&]<int kHeight, int kVectors>(std::int64_t i, std::int64_t j) {
+    const auto [first, last] = part.inner(i, kHeight, depth);
+    multiply_block<kHeight, kVectors, T>(
+        {a.data + i * a.row_stride + first * a.column_stride, a.row_stride, a.column_stride},
+        {b.data + first * b.stride + j, b.stride}, {c.data + i * c.stride + j, c.stride}, last - first,
+        accumulate);
   };
+  constexpr std::int64_t kWide = 4 * kLanes<T>;
   std::int64_t j = 0;
-  for (; columns - j > 3 * kLanes<T>; j += 4 * kLanes<T>) blocks.template operator()<kRows / 2, 4>(j);
-  for (; columns - j > kLanes<T>; j += 2 * kLanes<T>) blocks.template operator()<kRows, 2>(j);
-  if (j < columns) blocks.template operator()<kRows, 1>(j);
+  for (; columns - j > kWide - kLanes<T>; j += kWide) {
+    for (std::int64_t i = 0; i < rows; i += kRows) {
+      // Columns that do not matter are left out by whole vectors.
+      switch (std::clamp<std::int64_t>((part.column(i) - j) / kLanes<T>, 0, 4)) {
+        case 0:
+          block.template operator()<kRows / 2, 4>(i, j);
+          if (i + kRows / 2 < rows) block.template operator()<kRows / 2, 4>(i + kRows / 2, j);
+          break;
+        case 1:
+          block.template operator()<kRows, 3>(i, j + kLanes<T>);
+          break;
+        case 2:
+          block.template operator()<kRows, 2>(i, j + 2 * kLanes<T>);
+          break;
+        case 3:
+          block.template operator()<kRows, 1>(i, j + 3 * kLanes<T>);
+      }
+    }
+  }
+  for (; columns - j > kLanes<T>; j += 2 * kLanes<T>) {
+    for (std::int64_t i = 0; i < rows; i += kRows) block.template operator()<kRows, 2>(i, j);
+  }
+  for (std::int64_t i = 0; j < columns && i < rows; i += kRows) block.template operator()<kRows, 1>(i, j);
 }
 
 /// Lanes of a and b in turn: those of their lower halves (offset 0) or upper halves (offset kLanes / 2).

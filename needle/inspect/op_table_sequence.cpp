@@ -72,7 +72,19 @@ std::vector<OpCase> sequence_cases() {
           convolution_case("kernel 1 without bias", {2, 3, 2}, {1, 2, 3}, 1, false),
           convolution_case("longer than the sequence", {1, 2, 2}, {4, 2, 1}, 2, true),
           convolution_case("gelu", {2, 4, 3}, {2, 3, 2}, 2, true, Epilogue::gelu),
-          convolution_case("one channel", {2, 4, 1}, {2, 1, 1}, 1, true)};
+          convolution_case("one channel", {2, 4, 1}, {2, 1, 1}, 1, true),
+          {"causal_convolution, relu, onto its input",
+           {{2, 4, 3}, {2, 3, 3}},
+           [](const Tensors& t) { return causal_convolution(t[0], t[1], {}, 1, Epilogue::relu, t[0]); },
+           [](const Tensors& t) {
+             return causal_convolution_definition(t[0], t[1], {}, 1, Epilogue::relu, t[0]);
+           }},
+          {"causal_convolution, onto a residual",
+           {{1, 3, 2}, {2, 2, 3}, {3}, {1, 3, 3}},
+           [](const Tensors& t) { return causal_convolution(t[0], t[1], t[2], 2, Epilogue::none, t[3]); },
+           [](const Tensors& t) {
+             return causal_convolution_definition(t[0], t[1], t[2], 2, Epilogue::none, t[3]);
+           }}};
 }
 
 }  // namespace needle

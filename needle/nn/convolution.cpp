@@ -12,9 +12,9 @@ CausalConvolution::CausalConvolution(std::int64_t in, std::int64_t out, std::int
   if (with_bias) bias = initial_bias(out, kernel * in, init);
 }
 
-Tensor CausalConvolution::forward(const Tensor& x, Epilogue epilogue) const {
+Tensor CausalConvolution::forward(const Tensor& x, Epilogue epilogue, const Tensor& residual) const {
   const Scope scope(*this);
-  return causal_convolution(x, weight, bias, dilation, epilogue);
+  return causal_convolution(x, weight, bias, dilation, epilogue, residual);
 }
 
 void CausalConvolution::list(Parts& parts) {

@@ -8,7 +8,7 @@
 namespace needle {
 
 Tensor causal_convolution_definition(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                                     std::int64_t dilation, Epilogue epilogue) {
+                                     std::int64_t dilation, Epilogue epilogue, const Tensor& residual) {
   const std::int64_t time = x.size(1), kernel = weight.size(0), before = (kernel - 1) * dilation;
   const Tensor padded = pad(x, {{0, 0}, {before, 0}, {0, 0}});
   Tensor y;
@@ -17,52 +17,58 @@ Tensor causal_convolution_definition(const Tensor& x, const Tensor& weight, cons
     const Tensor part = matmul(slice(padded, 1, start, start + time), squeeze(slice(weight, 0, r, r + 1), 0));
     y = y.defined() ? y + part : part;
   }
-  return apply_epilogue(epilogue, bias.defined() ? y + bias : y);
+  y = apply_epilogue(epilogue, bias.defined() ? y + bias : y);
+  return residual.defined() ? y + residual : y;
 }
 
 namespace {
 
-/// Inputs: x, weight, then the bias if there is one.
+/// Inputs: x, weight, then the bias and the residual if there are such.
 struct CausalConvolutionOp final : FusedOp {
-  CausalConvolutionOp(std::int64_t steps, Epilogue with) : dilation(steps), epilogue(with) {}
+  CausalConvolutionOp(std::int64_t steps, Epilogue with, bool biased, bool onto)
+      : dilation(steps), epilogue(with), has_bias(biased), has_residual(onto) {}
   std::int64_t dilation;
   Epilogue epilogue;
+  bool has_bias, has_residual;
   NDArray slope;  // of the activation, for the gradient
 
   const char* name() const override { return "causal_convolution"; }
 
   Tensors definition(const Tensors& inputs) const override {
-    const Tensor bias = inputs.size() > 2 ? inputs[2] : Tensor();
-    return {causal_convolution_definition(inputs[0], inputs[1], bias, dilation, epilogue)};
+    return {causal_convolution_definition(inputs[0], inputs[1], has_bias ? inputs[2] : Tensor(), dilation,
+                                          epilogue, has_residual ? inputs.back() : Tensor())};
   }
 
   NDArrays compute(const NDArrays& inputs) override {
     const NDArray x = inputs[0].compact(), weight = inputs[1].compact();
-    const NDArray bias = inputs.size() > 2 ? inputs[2].compact() : NDArray();
+    const NDArray bias = has_bias ? inputs[2].compact() : NDArray();
+    const NDArray residual = has_residual ? inputs.back().compact() : NDArray();
     const NDArray y = NDArray::empty({x.size(0), x.size(1), weight.size(2)}, x.dtype(), x.device());
     if (epilogue != Epilogue::none && grad_enabled())
       slope = NDArray::empty(y.shape(), y.dtype(), y.device());
     y.device()->causal_convolution(dilation, epilogue, x.view(), weight.view(), bias.optional_view(),
-                                   y.view(), slope.optional_view());
+                                   residual.optional_view(), y.view(), slope.optional_view());
     return {y};
   }
 
   void add_gradient(NDArrays g, const Saved& saved, GradientSums& into) override {
     const NDArray x = saved.input_array(0).compact(), weight = saved.input_array(1).compact();
-    const bool biased = saved.input_count() > 2 && into.needs(2);
+    if (has_residual && into.needs(2 + has_bias)) into.add(2 + has_bias, g[0]);
+    const bool biased = has_bias && into.needs(2);
     const NDArray dy =
         epilogue_gradient(std::exchange(g[0], {}), slope, x.dtype(), biased ? &into : nullptr, 2);
-    const NDArray dx = into.needs(0) ? NDArray::empty(x.shape(), x.dtype(), x.device()) : NDArray();
+    // Added straight to what the residual has brought.
+    bool first = true;
+    const View dx = into.needs(0) ? into.sum(0, first).mutable_view() : View{};
     View dweight;
     if (into.needs(1)) {
-      bool first = false;
-      NDArray& sum = into.sum(1, first);
-      if (first) sum.device()->fill(0, sum.view());
+      bool empty = false;
+      NDArray& sum = into.sum(1, empty);
+      if (empty) sum.device()->fill(0, sum.view());
       dweight = sum.mutable_view();
     }
-    x.device()->causal_convolution_gradient(dilation, x.view(), weight.view(), dy.view(), dx.optional_view(),
+    x.device()->causal_convolution_gradient(dilation, x.view(), weight.view(), dy.view(), dx, !first,
                                             dweight);
-    if (dx.defined()) into.add(0, dx);
   }
 
   double operations(std::span<const NDArray> inputs, std::span<const NDArray> outputs) const override {
@@ -78,7 +84,7 @@ struct CausalConvolutionOp final : FusedOp {
 }  // namespace
 
 Tensor causal_convolution(const Tensor& x, const Tensor& weight, const Tensor& bias, std::int64_t dilation,
-                          Epilogue epilogue) {
+                          Epilogue epilogue, const Tensor& residual) {
   require(x.rank() == 3 && weight.rank() == 3 && x.size(2) == weight.size(1) && weight.size(0) > 0,
           "causal_convolution: wants x [batch, time, in] and a weight [kernel, in, out], got ", x.shape(),
           " and ", weight.shape());
@@ -87,8 +93,14 @@ Tensor causal_convolution(const Tensor& x, const Tensor& weight, const Tensor& b
           weight.size(2), "], got ", bias.defined() ? bias.shape() : Shape{});
   Tensors inputs{x, weight};
   if (bias.defined()) inputs.push_back(bias);
+  if (residual.defined()) {
+    const Shape shape{x.size(0), x.size(1), weight.size(2)};
+    require(residual.shape() == shape, "causal_convolution: wants a residual of shape ", shape, ", got ",
+            residual.shape());
+    inputs.push_back(residual);
+  }
   for (const Tensor& other : inputs) require_same_dtype("causal_convolution", x.array(), other.array());
-  return apply_op<CausalConvolutionOp>(inputs, dilation, epilogue);
+  return apply_op<CausalConvolutionOp>(inputs, dilation, epilogue, bias.defined(), residual.defined());
 }
 
 }  // namespace needle
