@@ -17,6 +17,7 @@ help:
 train: build
 	$(BUILD)/needle train
 
+test: OPTIONS := -DNEEDLE_CUDA=EMULATED
 test: build
 	cd $(BUILD) && ctest --output-on-failure --no-tests=error -j $(JOBS)
 
@@ -24,7 +25,7 @@ bench: build
 	$(BUILD)/needle bench
 
 build: deps
-	@cmake -S . -B $(BUILD) -G Ninja > $(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }; rm -f $(BUILD).log
+	@cmake -S . -B $(BUILD) -G Ninja $(OPTIONS) > $(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }; rm -f $(BUILD).log
 	cmake --build $(BUILD) -j $(JOBS)
 
 # Asks the package system only for what is missing.
@@ -43,7 +44,7 @@ deps:
 	}
 
 asan: deps
-	cmake -S . -B $(BUILD)-asan -G Ninja -DNEEDLE_SANITIZE=ON
+	cmake -S . -B $(BUILD)-asan -G Ninja -DNEEDLE_SANITIZE=ON -DNEEDLE_CUDA=EMULATED
 	cmake --build $(BUILD)-asan -j $(JOBS)
 	cd $(BUILD)-asan && ASAN_OPTIONS=detect_leaks=1 ctest --output-on-failure --no-tests=error -j $(JOBS)
 

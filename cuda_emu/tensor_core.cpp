@@ -1,0 +1,58 @@
+// What the 32 lanes of a warp compute together: ldmatrix and mma.  The operands lie on the lanes' stacks.
+#include "backends/cuda/mma.h"
+#include "cuda_emu/internal.h"
+
+namespace needle::cuda::emu {
+namespace {
+
+unsigned short half_word(const uint4& row, unsigned column) {
+  unsigned short v;
+  std::memcpy(&v, reinterpret_cast<const char*>(&row) + 2 * column, 2);
+  return v;
+}
+float low(unsigned x) { return __uint_as_float(x << 16); }
+float high(unsigned x) { return __uint_as_float(x & 0xffff0000u); }
+
+template <bool Transposed>
+void load(const std::uint64_t* operands) {
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    auto* mine = reinterpret_cast<LoadMatrixOperands*>(operands[lane]);
+    const unsigned r = lane / 4, c = 2 * (lane % 4);
+    for (unsigned tile = 0; tile < 4; ++tile) {
+      auto at = [&](unsigned row, unsigned column) -> unsigned {
+        return half_word(reinterpret_cast<const LoadMatrixOperands*>(operands[8 * tile + row])->row, column);
+      };
+      mine->x[tile] = Transposed ? at(c, r) | at(c + 1, r) << 16 : at(r, c) | at(r, c + 1) << 16;
+    }
+  }
+}
+
+}  // namespace
+
+void load_matrix_together(const std::uint64_t* operands) { load<false>(operands); }
+void load_matrix_transposed_together(const std::uint64_t* operands) { load<true>(operands); }
+
+void mma_together(const std::uint64_t* operands) {
+  float a[16][16], b[8][16];  // b by columns
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    const auto* o = reinterpret_cast<const MmaOperands*>(operands[lane]);
+    const unsigned g = lane / 4, t = 2 * (lane % 4);
+    for (unsigned i = 0; i < 4; ++i) {
+      const unsigned row = g + 8 * (i % 2), column = t + 8 * (i / 2);
+      a[row][column] = low(o->a->x[i]), a[row][column + 1] = high(o->a->x[i]);
+    }
+    for (unsigned i = 0; i < 2; ++i)
+      b[g][t + 8 * i] = low(o->b->x[i]), b[g][t + 8 * i + 1] = high(o->b->x[i]);
+  }
+  for (unsigned lane = 0; lane < 32; ++lane) {
+    float* const c = reinterpret_cast<const MmaOperands*>(operands[lane])->c->x;
+    const unsigned g = lane / 4, t = 2 * (lane % 4);
+    for (unsigned i = 0; i < 4; ++i) {
+      float sum = 0;
+      for (unsigned k = 0; k < 16; ++k) sum += a[g + 8 * (i / 2)][k] * b[t + i % 2][k];
+      c[i] += sum;
+    }
+  }
+}
+
+}  // namespace needle::cuda::emu
