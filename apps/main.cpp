@@ -13,8 +13,11 @@ int main(int count, char** arguments) {
   CLI::App program{"needle: tensors, autograd and small sequence models, from scratch"};
   program.set_version_flag("--version", "needle " NEEDLE_VERSION);
   program.require_subcommand(1);
-  program.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return "error: " + std::string(error.what()) + "; see --help\n";
+  program.failure_message([](const CLI::App* app, const CLI::Error& error) {
+    const bool unknown = app->get_subcommands().empty() && !app->remaining().empty();
+    const std::string what =
+        unknown ? "there is no subcommand '" + app->remaining().front() + "'" : error.what();
+    return "error: " + what + "; see --help\n";
   });
   needle::Outcome outcome;
   needle::add_train(program, outcome);

@@ -134,6 +134,7 @@ TEST_F(ProgramTest, WrongInputIsOneLineAndCode2) {
       {{"evaluate", "--checkpoint", "empty"}, "--lines"},
       {{"generate"}, "--checkpoint"},
       {{"inspect", "missing"}, "missing"},
+      {{"benhc", "--steps", "3"}, "benhc"},
       {{"bench", "--work", "W9"}, "W9"},
       {{"bench", "--work", "W1-0"}, "131072"},
       {{"bench", "--against", ""}, "command"},
