@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <fstream>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "needle/anomaly.h"
 #include "needle/io/checkpoint.h"
@@ -310,6 +311,15 @@ TEST(Train, OverwritingRemovesCheckpointsAlone) {
   std::ofstream(folder / "run/losses.csv") << "mine too";
   RunFolder::create(folder / "run", true);
   EXPECT_TRUE(fs::exists(folder / "run/best/photo"));
+}
+
+TEST(TrainSettings, RunsOfBeforeThereWereOtherPrecisionsAreFloat32) {
+  nlohmann::json json = small_settings();
+  EXPECT_EQ(json.at("precision"), "f32");
+  json.erase("precision");
+  EXPECT_EQ(json.get<TrainSettings>().precision, DType::f32);
+  json["precision"] = "f64";
+  EXPECT_THROW(json.get<TrainSettings>(), Error);
 }
 
 }  // namespace
