@@ -143,8 +143,9 @@ class Backend {
   /// y = condition ? a : b.
   virtual void select(const View& condition, const View& a, const View& b, const View& y) = 0;
   virtual void random(const Distribution& distribution, PhiloxStream stream, const View& y) = 0;
-  /// y = x / (1 - p) where the stream keeps the element (with chance 1 - p), else 0.
-  virtual void dropout(double p, PhiloxStream stream, const View& x, const View& y) = 0;
+  /// y = x / (1 - p) where the stream keeps the element (with chance 1 - p), else 0; plus the residual
+  /// (compact, of y's dtype) where there is one.
+  virtual void dropout(double p, PhiloxStream stream, const View& x, const View& residual, const View& y) = 0;
 
   // Along axes.
   /// y has the rank of x, with size 1 on the reduced axes.

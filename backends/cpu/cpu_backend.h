@@ -28,7 +28,7 @@ class CpuBackend final : public Backend {
   void binary(const BinaryOp& op, const View& a, const View& b, const View& y) override;
   void select(const View& condition, const View& a, const View& b, const View& y) override;
   void random(const Distribution& distribution, PhiloxStream stream, const View& y) override;
-  void dropout(double p, PhiloxStream stream, const View& x, const View& y) override;
+  void dropout(double p, PhiloxStream stream, const View& x, const View& residual, const View& y) override;
   void reduce(const ReduceOp& op, const View& x, const View& y) override;
   void argmax(const View& x, const View& y) override;
   void top_k(const View& x, const View& values, const View& indices) override;

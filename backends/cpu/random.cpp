@@ -87,7 +87,7 @@ void CpuBackend::random(const Distribution& distribution, PhiloxStream stream, c
   });
 }
 
-void CpuBackend::dropout(double p, PhiloxStream stream, const View& x, const View& y) {
+void CpuBackend::dropout(double p, PhiloxStream stream, const View& x, const View& residual, const View& y) {
   require(is_floating(y.dtype), "dropout: wants a floating type, got ", name_of(y.dtype));
   draw_compactly(*this, pool_, y, [&](const View& to) {
     // The mask belongs to the row-major index, so an input of other strides is laid out first.
@@ -108,6 +108,11 @@ void CpuBackend::dropout(double p, PhiloxStream stream, const View& x, const Vie
                            const A kept = static_cast<A>(in[i]) * scale;
                            out[i] = static_cast<T>(uniform_from_bits(words[i]) >= drop ? kept : A(0));
                          }
+                         if (!residual.data) return;
+                         const T* more = residual.as<T>() + first;
+#pragma omp simd
+                         for (std::int64_t i = 0; i < here; ++i)
+                           out[i] = static_cast<T>(static_cast<A>(out[i]) + static_cast<A>(more[i]));
                        });
       }
     });

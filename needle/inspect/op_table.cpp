@@ -317,6 +317,16 @@ std::vector<OpCase> row_cases() {
          const Tensor draw(NDArray::random({}, x[0].shape(), random, DType::f32, x[0].device()));
          return where(greater_equal(draw, constant_like(draw, 0.4)), x[0] / 0.6, constant_like(x[0], 0));
        }},
+      {"dropout, onto a residual",
+       {{4, 5}, {4, 5}},
+       [](const Tensors& x) {
+         Generator random(11);
+         return dropout(x[0], 0.4, random, x[1]);
+       },
+       [](const Tensors& x) {
+         Generator random(11);
+         return dropout(x[0], 0.4, random) + x[1];
+       }},
       {"checkpoint",
        {{3, 4}, {4, 2}},
        [](const Tensors& x) {

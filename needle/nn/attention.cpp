@@ -119,10 +119,10 @@ Tensor Block::forward(const Tensor& x, const PassPositions& positions, const Pas
   const bool drops = pass.training && dropout.p > 0;
   const auto attend = [&](const Tensor& r, const Tensor& y) {
     if (!drops) return attention.forward(y, positions, pass, layer, r);
-    return r + dropout.forward(attention.forward(y, positions, pass, layer, {}, r.dtype()), pass);
+    return dropout.forward(attention.forward(y, positions, pass, layer, {}, r.dtype()), pass, r);
   };
   const auto feed = [&](const Tensor& r, const Tensor& y) {
-    return drops ? r + dropout.forward(ffn.forward(y, {}, r.dtype()), pass) : ffn.forward(y, r);
+    return drops ? dropout.forward(ffn.forward(y, {}, r.dtype()), pass, r) : ffn.forward(y, r);
   };
   if (order == NormOrder::pre) {
     // What the norms make is read by products alone.

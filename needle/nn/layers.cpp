@@ -80,11 +80,11 @@ Dropout::Dropout(double chance) : p(chance) {
   require(p >= 0 && p <= 1, "dropout: the chance must be in [0, 1], got ", p);
 }
 
-Tensor Dropout::forward(const Tensor& x, const Pass& pass) const {
-  if (!pass.training || p == 0) return x;
+Tensor Dropout::forward(const Tensor& x, const Pass& pass, const Tensor& residual) const {
+  if (!pass.training || p == 0) return residual.defined() ? residual + x : x;
   require(pass.random != nullptr, "dropout: a training pass needs a random generator");
   const Scope scope(*this);
-  return dropout(x, p, *pass.random);
+  return dropout(x, p, *pass.random, residual);
 }
 
 FeedForward::FeedForward(std::int64_t width, std::int64_t inner, Activation with, bool with_bias,

@@ -64,11 +64,12 @@ struct RMSNorm : Norm {
       : Norm(NormKind::rms, width, false, init, small) {}
 };
 
-/// Zeroes elements with chance p while training; the identity otherwise.
+/// Zeroes elements with chance p while training; the identity otherwise. Added to the residual where there is
+/// one.
 struct Dropout : Module {
   explicit Dropout(double chance);
   double p;
-  Tensor forward(const Tensor& x, const Pass& pass) const;
+  Tensor forward(const Tensor& x, const Pass& pass, const Tensor& residual = {}) const;
   void list(Parts&) override {}
 };
 

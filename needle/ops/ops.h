@@ -12,5 +12,6 @@
 #include "needle/ops/norm.h"
 #include "needle/ops/recurrent.h"
 #include "needle/ops/reduce.h"
+#include "needle/ops/rotary.h"
 #include "needle/ops/shape.h"
 #include "needle/ops/softmax.h"
