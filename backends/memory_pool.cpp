@@ -29,13 +29,17 @@ void* MemoryPool::allocate(std::size_t bytes) {
   } else {
     ++stats_.system_allocations;
     block = allocate_(size);
+    const std::size_t cached = stats_.cached;
     if (!block) {  // perhaps the cache holds what the system lacks
       free_cached();
       block = allocate_(size);
     }
     if (block) sizes_[block] = size;
-    require(block != nullptr, "memory: ", bytes, " bytes were asked for beside ", stats_.live,
-            " in use, and the device has no more");
+    if (!block) {
+      fail("memory: ", bytes, " bytes were asked for, with ", stats_.live, " in use, ", cached,
+           " kept for reuse before, and a peak of ", stats_.peak, about_ ? about_() : "",
+           "; a smaller batch (made up for by --accumulate) or --precision bf16 wants less");
+    }
   }
   stats_.live += bytes;
   stats_.peak = std::max(stats_.peak, stats_.live);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -24,7 +25,9 @@ class MemoryPool {
  public:
   using Allocate = std::function<void*(std::size_t)>;
   using Free = std::function<void(void*)>;
-  MemoryPool(Allocate allocate, Free free) : allocate_(std::move(allocate)), free_(std::move(free)) {}
+  /// `about` adds to the message of a request that fails what the system still has.
+  MemoryPool(Allocate allocate, Free free, std::function<std::string()> about = {})
+      : allocate_(std::move(allocate)), free_(std::move(free)), about_(std::move(about)) {}
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
   ~MemoryPool() { trim(); }
@@ -45,6 +48,7 @@ class MemoryPool {
 
   Allocate allocate_;
   Free free_;
+  std::function<std::string()> about_;
   mutable std::mutex mutex_;
   std::map<std::size_t, std::vector<void*>> cached_;
   std::unordered_map<void*, std::size_t> sizes_;  // of all blocks

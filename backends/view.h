@@ -16,10 +16,10 @@ struct View {
   Shape shape;
   Strides strides;
 
-  int rank() const { return shape.rank(); }
-  std::int64_t count() const { return shape.count(); }
+  HOST_DEVICE int rank() const { return shape.rank(); }
+  HOST_DEVICE std::int64_t count() const { return shape.count(); }
   template <class T>
-  T* as() const {
+  HOST_DEVICE T* as() const {
     return static_cast<T*>(data);
   }
   /// The view at `index` of the first axis.
@@ -40,6 +40,21 @@ inline bool is_compact(const View& x) {
     expected *= x.shape[axis];
   }
   return true;
+}
+
+/// Where element number `index`, counted row-major, lies in a view of that shape.
+HOST_DEVICE inline std::int64_t offset_of(std::int64_t index, const Shape& shape, const Strides& strides) {
+  std::int64_t offset = 0;
+  for (int axis = shape.rank() - 1; axis > 0; --axis) {
+    offset += index % shape[axis] * strides[axis];
+    index /= shape[axis];
+  }
+  return shape.rank() == 0 ? 0 : offset + index * strides[0];
+}
+
+/// All axes but the last as rows of the last: the views that row kernels take.
+inline std::int64_t rows_of(const View& x) {
+  return x.rank() == 0 ? 1 : x.count() / std::max<std::int64_t>(x.shape.at(-1), 1);
 }
 
 }  // namespace needle

@@ -10,8 +10,8 @@
 #include "backends/backend.h"
 #include "backends/cpu/lanes.h"
 #include "backends/cpu/loops.h"
-#include "backends/cpu/scratch.h"
 #include "backends/cpu/staging.h"
+#include "backends/scratch.h"
 
 namespace needle::attention {
 

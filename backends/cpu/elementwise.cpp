@@ -4,48 +4,16 @@
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/loops.h"
 #include "backends/cpu/staging.h"
+#include "backends/defined_ops.h"
 
 namespace needle {
 
 namespace {
 
-template <class F, class... Functors>
-inline constexpr bool is_one_of = (std::is_same_v<F, Functors> || ...);
-
-/// Whether a functor makes sense on elements that are computed as T.
-template <class F, class T>
-constexpr bool is_defined() {
-  if (std::is_floating_point_v<T>) return true;
-  if (std::is_same_v<T, bool>) return is_one_of<F, Equal, NotEqual>;
-  return is_one_of<F, Negate, Abs, Sign, AddScalar, MultiplyScalar, Add, Subtract, Multiply, Divide, Maximum,
-                   Minimum, Equal, NotEqual, Less, LessEqual, Greater, GreaterEqual>;
-}
-
-template <class T, class Op>
-void require_defined(const Op& op, DType dtype) {
-  require(std::visit([](auto f) { return is_defined<decltype(f), T>(); }, op), name_of(op),
-          ": not defined for ", name_of(dtype));
-}
-
 /// dispatch() over the types that are computed in; the 16-bit formats count as float.
 template <class F>
 void dispatch_wide(DType dtype, const F& function) {
   dispatch(dtype, [&](auto tag) { function(TypeTag<Arithmetic<typename decltype(tag)::type>>{}); });
-}
-
-/// dispatch() over words of the size of an element, where only its bits matter.
-template <class F>
-void dispatch_size(DType dtype, const F& function) {
-  switch (size_of(dtype)) {
-    case 1:
-      return function(TypeTag<std::uint8_t>{});
-    case 2:
-      return function(TypeTag<std::uint16_t>{});
-    case 4:
-      return function(TypeTag<std::uint32_t>{});
-    default:
-      return function(TypeTag<std::uint64_t>{});
-  }
 }
 
 template <class T>
@@ -58,12 +26,6 @@ void unary_run(const UnaryOp& op, const T* x, T* y, std::int64_t count) {
         }
       },
       op);
-}
-
-/// Division of whole numbers other than by 0. The one quotient that does not fit wraps around.
-template <class T>
-T quotient(T a, T b) {
-  return b == T(-1) ? static_cast<T>(0 - static_cast<std::make_unsigned_t<T>>(a)) : static_cast<T>(a / b);
 }
 
 /// One run of a binary functor; those with results of another type than Y do nothing.

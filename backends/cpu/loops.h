@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "backends/cpu/parallel.h"
-#include "backends/view.h"
+#include "backends/merged_axes.h"
 
 namespace needle {
 
@@ -25,22 +25,12 @@ class StridedLoop {
   using Offsets = std::array<std::int64_t, N>;
 
   explicit StridedLoop(const std::array<View, N>& views) : count_(views[0].count()) {
-    for (int axis = views[0].rank() - 1; axis >= 0; --axis) {
-      const std::int64_t size = views[0].shape[axis];
-      if (size == 1) continue;
-      Offsets steps;
-      for (std::size_t v = 0; v < N; ++v) steps[v] = views[v].strides[axis];
-      bool merges = rank_ > 0;
-      for (std::size_t v = 0; v < N && merges; ++v)
-        merges = steps[v] == strides_[rank_ - 1][v] * sizes_[rank_ - 1];
-      if (merges) {
-        sizes_[rank_ - 1] *= size;
-      } else {
-        sizes_[rank_] = size;
-        strides_[rank_++] = steps;
-      }
+    const MergedAxes<N> axes(views);
+    rank_ = axes.rank;
+    for (int axis = 0; axis < rank_; ++axis) {
+      sizes_[axis] = axes.sizes[axis];
+      std::copy_n(axes.strides[axis], N, strides_[axis].begin());
     }
-    if (rank_ == 0) sizes_[rank_++] = 1;
     // Axis 0 now comes to count the runs of the innermost axis.
     inner_ = sizes_[0];
     run_strides_ = strides_[0];
@@ -97,23 +87,8 @@ class StridedLoop {
   int rank_ = 0, run_axis_ = 0;
   std::int64_t count_, inner_ = 0, longest_ = kLongest;
   Offsets run_strides_ = {};
-  std::array<std::int64_t, kMaxRank> sizes_ = {};  // innermost first
+  std::array<std::int64_t, kMaxRank> sizes_ = {};
   std::array<Offsets, kMaxRank> strides_ = {};
 };
-
-/// Where element number `index`, counted row-major, lies in a view of that shape.
-inline std::int64_t offset_of(std::int64_t index, const Shape& shape, const Strides& strides) {
-  std::int64_t offset = 0;
-  for (int axis = shape.rank() - 1; axis > 0; --axis) {
-    offset += index % shape[axis] * strides[axis];
-    index /= shape[axis];
-  }
-  return shape.rank() == 0 ? 0 : offset + index * strides[0];
-}
-
-/// All axes but the last as rows of the last: the views that row kernels take.
-inline std::int64_t rows_of(const View& x) {
-  return x.rank() == 0 ? 1 : x.count() / std::max<std::int64_t>(x.shape.at(-1), 1);
-}
 
 }  // namespace needle

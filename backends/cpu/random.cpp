@@ -1,7 +1,7 @@
 // Random numbers: a pure function of seed and position, so every thread count gives the same.
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/loops.h"
-#include "backends/cpu/scratch.h"
+#include "backends/scratch.h"
 
 namespace needle {
 

@@ -7,7 +7,7 @@
 #include "backends/cpu/lanes.h"
 #include "backends/cpu/loops.h"
 #include "backends/cpu/parallel.h"
-#include "backends/cpu/scratch.h"
+#include "backends/scratch.h"
 
 namespace needle {
 

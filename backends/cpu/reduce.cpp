@@ -6,7 +6,7 @@
 
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/loops.h"
-#include "backends/cpu/scratch.h"
+#include "backends/scratch.h"
 
 namespace needle {
 

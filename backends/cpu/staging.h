@@ -3,29 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 
+#include "backends/convert.h"
 #include "backends/view.h"
 
 namespace needle {
-
-/// x as a To: towards zero from floats to whole numbers, which take their nearest limit for what lies outside
-/// and 0 for NaN.
-template <class To, class From>
-inline To converted(From x) {
-  using Source = Arithmetic<From>;
-  const Source value = static_cast<Source>(x);
-  if constexpr (std::is_same_v<To, bool>) {
-    return value != Source(0);
-  } else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<Source>) {
-    constexpr Source kLowest = static_cast<Source>(std::numeric_limits<To>::lowest());
-    if (value >= -kLowest) return std::numeric_limits<To>::max();
-    if (value < kLowest) return std::numeric_limits<To>::lowest();
-    return value == value ? static_cast<To>(value) : To(0);
-  } else {
-    return static_cast<To>(static_cast<Arithmetic<To>>(value));
-  }
-}
 
 /// to[i * to_stride] = from[i * from_stride], converted.
 template <class From, class To>

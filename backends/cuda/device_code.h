@@ -4,6 +4,10 @@
 
 #include <cuda_runtime.h>
 
+#include "backends/merged_axes.h"
+#include "backends/scalar_ops.h"
+#include "backends/view.h"
+
 // NEEDLE_SHARED(float, tile, [32][33]);   a block's static shared array (or, without the brackets,
 // NEEDLE_SHARED(float, total);            a scalar)
 // NEEDLE_DYNAMIC_SHARED(float, buffer);   float* to the launch's dynamic shared memory, 16-byte aligned
@@ -29,36 +33,97 @@ namespace needle::cuda {
 
 inline constexpr unsigned kFullMask = 0xffffffffu;
 
-struct Sum {
-  __device__ float operator()(float a, float b) const { return a + b; }
-  static constexpr float identity = 0.0f;
-};
-struct Max {
-  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
-  static constexpr float identity = -INFINITY;
-};
-
-// Every lane gets the result.  All 32 lanes must take part.
-template <class Op>
-__device__ inline float warp_reduce(float value, Op op) {
+/// `value` of all 32 lanes combined by a functor such as Sum or Max; every lane gets the result. All lanes
+/// must take part.
+template <class T, class Op>
+__device__ inline T warp_reduce(T value, Op op) {
   NEEDLE_UNROLL
   for (int offset = warpSize / 2; offset > 0; offset /= 2)
     value = op(value, __shfl_xor_sync(kFullMask, value, offset));
   return value;
 }
 
-// Every thread of the block gets the result.  blockDim.x must be a multiple of 32, blockDim.y = z = 1.
-// scratch: 32 floats of shared memory; may be used again right after the call.
-template <class Op>
-__device__ inline float block_reduce(float value, float* scratch, Op op) {
+/// The same for all threads of a block, of which there is a multiple of 32 along x alone. `scratch` is 32
+/// elements of shared memory; it may be used again right after the call.
+template <class T, class Op>
+__device__ inline T block_reduce(T value, T* scratch, Op op) {
   const unsigned lane = threadIdx.x % warpSize, warp = threadIdx.x / warpSize;
   value = warp_reduce(value, op);
   if (lane == 0) scratch[warp] = value;
   __syncthreads();
-  value = lane < blockDim.x / warpSize ? scratch[lane] : Op::identity;
+  value = lane < blockDim.x / warpSize ? scratch[lane] : Op::template identity<T>();
   value = warp_reduce(value, op);
   __syncthreads();  // scratch has been read by everybody
   return value;
+}
+
+/// The first of this thread's elements in a loop over a grid of one dimension, and the step to its next one.
+__device__ inline std::int64_t grid_index() {
+  return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+__device__ inline std::int64_t grid_stride() { return static_cast<std::int64_t>(gridDim.x) * blockDim.x; }
+
+/// Offsets of some views' element number `i`, counted row-major.
+template <std::size_t N>
+struct Offsets {
+  std::int64_t of[N];
+  __device__ std::int64_t operator[](int view) const { return of[view]; }
+};
+template <std::size_t N>
+__device__ __forceinline__ Offsets<N> offsets_of(const MergedAxes<N>& axes, std::int64_t i) {
+  Offsets<N> offsets = {};
+  // 32-bit divisions take a fraction of the time of 64-bit ones.
+  if (axes.count <= 0x7fffffff) {
+    unsigned rest = static_cast<unsigned>(i);
+    for (int axis = 0; axis < axes.rank; ++axis) {
+      const unsigned size = static_cast<unsigned>(axes.sizes[axis]);
+      const unsigned index = axis + 1 < axes.rank ? rest % size : rest;
+      rest /= size;
+      NEEDLE_UNROLL
+      for (std::size_t v = 0; v < N; ++v) offsets.of[v] += index * axes.strides[axis][v];
+    }
+  } else {
+    for (int axis = 0; axis < axes.rank; ++axis) {
+      const std::int64_t index = axis + 1 < axes.rank ? i % axes.sizes[axis] : i;
+      i /= axes.sizes[axis];
+      NEEDLE_UNROLL
+      for (std::size_t v = 0; v < N; ++v) offsets.of[v] += index * axes.strides[axis][v];
+    }
+  }
+  return offsets;
+}
+
+/// Elements as they are stored; those of 16 bits are computed as float.
+struct Stored {
+  void* data;
+  DType dtype;
+  Stored(const View& x) : data(x.data), dtype(x.dtype) {}
+};
+
+/// Element `i` as a T: for float from any of f32, bf16 and f16, else T itself is stored.
+template <class T>
+__device__ inline T load(const Stored& x, std::int64_t i) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (x.dtype == DType::bf16) return static_cast<float>(static_cast<const BFloat16*>(x.data)[i]);
+    if (x.dtype == DType::f16) return static_cast<float>(static_cast<const Float16*>(x.data)[i]);
+  }
+  return static_cast<const T*>(x.data)[i];
+}
+
+/// Stores element `i`, rounded to what is stored.
+template <class T>
+__device__ inline void store(const Stored& x, std::int64_t i, T value) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (x.dtype == DType::bf16) {
+      static_cast<BFloat16*>(x.data)[i] = BFloat16(value);
+      return;
+    }
+    if (x.dtype == DType::f16) {
+      static_cast<Float16*>(x.data)[i] = Float16(value);
+      return;
+    }
+  }
+  static_cast<T*>(x.data)[i] = value;
 }
 
 }  // namespace needle::cuda

@@ -1,22 +1,25 @@
 // The only way to launch a kernel.
 #pragma once
 
+#include <cublas_v2.h>
 #include <cuda_runtime.h>
 
 #include <cstddef>
-#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 
+#include "backends/error.h"
+
 namespace needle::cuda {
 
-class Error : public std::runtime_error {
+/// A CUDA call that failed.
+class Error : public needle::Error {
  public:
   Error(cudaError_t code, const char* what)
-      : std::runtime_error(std::string(what) + ": " + cudaGetErrorName(code) + ": " +
-                           cudaGetErrorString(code)),
+      : needle::Error(std::string("cuda: ") + what + ": " + cudaGetErrorName(code) + ": " +
+                      cudaGetErrorString(code)),
         code_(code) {}
   cudaError_t code() const { return code_; }
 
@@ -29,6 +32,9 @@ inline void check(cudaError_t code, const char* what) {
     (void)cudaGetLastError();  // reported now; must not be found again by the next launch
     throw Error(code, what);
   }
+}
+inline void check(cublasStatus_t status, const char* what) {
+  if (status != CUBLAS_STATUS_SUCCESS) fail("cuda: ", what, ": ", cublasGetStatusString(status));
 }
 #define NEEDLE_CUDA_CHECK(call) ::needle::cuda::check((call), #call)
 

@@ -1,0 +1,196 @@
+// The device: its memory, its stream, and what is noticed when the host waits for it.
+#include <cstring>
+#include <limits>
+
+#include "backends/cuda/cuda_backend.h"
+#include "backends/cuda/device_code.h"
+
+namespace needle {
+
+using cuda::Failure;
+
+namespace {
+
+std::string describe(int index) {
+  cudaDeviceProp properties;
+  NEEDLE_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  std::ostringstream text;
+  text << properties.name << ", compute capability " << properties.major << '.' << properties.minor;
+  return text.str();
+}
+
+cuda::Blas make_blas(cudaStream_t stream) {
+  cublasHandle_t handle = nullptr;
+  cuda::check(cublasCreate(&handle), "cublasCreate");
+  cuda::Blas blas(handle);
+  cuda::check(cublasSetStream(handle, stream), "cublasSetStream");
+  return blas;
+}
+
+/// Makes `index` the device of the calls that follow on this thread, and passes it on.
+int used(int index) {
+  NEEDLE_CUDA_CHECK(cudaSetDevice(index));
+  return index;
+}
+
+constexpr int kCheckThreads = 1024;
+
+struct Wanted {
+  Failure::Kind kind;
+  const char* op;
+  std::int64_t size, except, first_position;
+};
+
+/// The first element that lies outside of [0, size) and is not `except`; one block.
+__global__ void __launch_bounds__(kCheckThreads)
+    check_kernel(const std::int64_t* values, MergedAxes<1> axes, Wanted wanted, Failure* failure) {
+  NEEDLE_SHARED(std::int64_t, scratch, [32]);
+  std::int64_t first = axes.count;
+  for (std::int64_t i = threadIdx.x; i < axes.count && first == axes.count; i += kCheckThreads) {
+    const std::int64_t value = values[cuda::offsets_of(axes, i)[0]];
+    if ((value < 0 || value >= wanted.size) && value != wanted.except) first = i;
+  }
+  first = cuda::block_reduce(first, scratch, Min{});
+  if (threadIdx.x != 0 || first == axes.count || failure->kind != Failure::Kind::none) return;
+  *failure = {
+      wanted.kind, wanted.op,    wanted.first_position + first, values[cuda::offsets_of(axes, first)[0]],
+      wanted.size, wanted.except};
+}
+
+}  // namespace
+
+void cuda::tell(const Failure& failure) {
+  switch (failure.kind) {
+    case Failure::Kind::label:
+      fail(failure.op, ": label ", failure.value, " at row ", failure.position, " is outside [0, ",
+           failure.size, ") and is not the ignore index ", failure.except);
+    case Failure::Kind::zero_divisor:
+      fail(failure.op, ": a whole number is divided by zero");
+    default:
+      fail(failure.op, ": index ", failure.value, " at position ", failure.position, " is outside [0, ",
+           failure.size, ")");
+  }
+}
+
+CudaDevices find_cuda_devices() {
+  CudaDevices devices;
+  const cudaError_t error = cudaGetDeviceCount(&devices.count);
+  if (error == cudaSuccess) return devices;
+  (void)cudaGetLastError();
+  devices.count = 0;
+  devices.reason = cudaGetErrorString(error);
+  return devices;
+}
+
+CudaBackend::CudaBackend(int index)
+    : index_(used(index)),
+      description_(describe(index)),
+      stream_(cuda::make_stream()),
+      blas_(make_blas(stream_.get())),
+      pool_(
+          [this](std::size_t bytes) -> void* {
+            use();
+            void* block = nullptr;
+            const cudaError_t error = cudaMalloc(&block, bytes);
+            if (error == cudaSuccess) return block;
+            (void)cudaGetLastError();
+            if (error != cudaErrorMemoryAllocation) cuda::check(error, "cudaMalloc");
+            return nullptr;
+          },
+          [this](void* block) {
+            use();
+            (void)cudaFree(block);
+          },
+          [this] {
+            use();
+            std::size_t free = 0, total = 0;
+            NEEDLE_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+            std::ostringstream text;
+            text << "; " << name() << " has " << free << " of " << total << " bytes free";
+            return text.str();
+          }) {
+  std::size_t free = 0;
+  NEEDLE_CUDA_CHECK(cudaMemGetInfo(&free, &total_memory_));
+  void* block = nullptr;
+  NEEDLE_CUDA_CHECK(cudaMalloc(&block, sizeof(Failure)));
+  failure_.reset(static_cast<Failure*>(block));
+  NEEDLE_CUDA_CHECK(cudaMallocHost(&block, sizeof(Failure)));
+  seen_failure_.reset(static_cast<Failure*>(block));
+  NEEDLE_CUDA_CHECK(cudaMemsetAsync(failure_.get(), 0, sizeof(Failure), stream_.get()));
+}
+
+CudaBackend::~CudaBackend() { (void)cudaStreamSynchronize(stream_.get()); }
+
+std::string CudaBackend::name() const { return "cuda:" + std::to_string(index_); }
+std::string CudaBackend::description() const { return description_; }
+std::string CudaBackend::description(DType operands) const {
+  return description_ + ", " + std::string(name_of(operands)) + " by cuBLAS";
+}
+
+void CudaBackend::use() const { NEEDLE_CUDA_CHECK(cudaSetDevice(index_)); }
+
+void* CudaBackend::allocate(std::size_t bytes) { return pool_.allocate(bytes); }
+void CudaBackend::release(void* data, std::size_t bytes) { pool_.release(data, bytes); }
+MemoryStats CudaBackend::memory_stats() const { return pool_.stats(); }
+std::size_t CudaBackend::total_memory() const { return total_memory_; }
+void CudaBackend::trim_memory() {
+  synchronize();  // kernels that were launched may still use what is cached
+  pool_.trim();
+}
+
+void CudaBackend::copy_from_host(const void* host, void* data, std::size_t bytes) {
+  use();
+  for (std::size_t done = 0; done < bytes; done += cuda::PinnedBuffer::kBytes) {
+    const std::size_t now = std::min(bytes - done, cuda::PinnedBuffer::kBytes);
+    cuda::PinnedBuffer& buffer = staging_[next_staging_];
+    next_staging_ = (next_staging_ + 1) % staging_.size();
+    NEEDLE_CUDA_CHECK(cudaEventSynchronize(buffer.free()));
+    std::memcpy(buffer.data(), static_cast<const char*>(host) + done, now);
+    NEEDLE_CUDA_CHECK(cudaMemcpyAsync(static_cast<char*>(data) + done, buffer.data(), now,
+                                      cudaMemcpyHostToDevice, stream_.get()));
+    NEEDLE_CUDA_CHECK(cudaEventRecord(buffer.free(), stream_.get()));
+  }
+}
+
+void CudaBackend::copy_to_host(const void* data, void* host, std::size_t bytes) {
+  use();
+  std::size_t done = 0;
+  do {
+    const std::size_t now = std::min(bytes - done, cuda::PinnedBuffer::kBytes);
+    NEEDLE_CUDA_CHECK(cudaMemcpyAsync(arriving_.data(), static_cast<const char*>(data) + done, now,
+                                      cudaMemcpyDeviceToHost, stream_.get()));
+    finish();
+    std::memcpy(static_cast<char*>(host) + done, arriving_.data(), now);
+    done += now;
+  } while (done < bytes);
+}
+
+void CudaBackend::synchronize() {
+  use();
+  finish();
+}
+
+void CudaBackend::finish() {
+  NEEDLE_CUDA_CHECK(cudaMemcpyAsync(seen_failure_.get(), failure_.get(), sizeof(Failure),
+                                    cudaMemcpyDeviceToHost, stream_.get()));
+  NEEDLE_CUDA_CHECK(cudaStreamSynchronize(stream_.get()));
+  if (seen_failure_->kind == Failure::Kind::none) return;
+  NEEDLE_CUDA_CHECK(cudaMemsetAsync(failure_.get(), 0, sizeof(Failure), stream_.get()));
+  cuda::tell(*seen_failure_);
+}
+
+void CudaBackend::check_indices(const char* op, const View& index, std::int64_t size) {
+  if (index.count() == 0) return;
+  run(check_kernel, {dim3(1), dim3(kCheckThreads)}, index.as<std::int64_t>(), MergedAxes<1>({index}),
+      Wanted{Failure::Kind::index, op, size, std::numeric_limits<std::int64_t>::min(), 0}, failure_.get());
+}
+
+void CudaBackend::check_labels(const CrossEntropySettings& settings, const View& labels,
+                               std::int64_t classes) {
+  if (labels.count() == 0) return;
+  run(check_kernel, {dim3(1), dim3(kCheckThreads)}, labels.as<std::int64_t>(), MergedAxes<1>({labels}),
+      Wanted{Failure::Kind::label, "cross_entropy", classes, settings.ignore_index, settings.first_row},
+      failure_.get());
+}
+
+}  // namespace needle
