@@ -4,38 +4,9 @@
 
 #include <cstdint>
 
-#include "backends/backend.h"
+#include "backends/epilogue.h"
 
 namespace needle::epilogue {
-
-/// Copies, with the slope of a copy.
-struct Identity {
-  template <class T>
-  T operator()(T x) const {
-    return x;
-  }
-};
-struct IdentityGradient {
-  template <class T>
-  T operator()(T, T g) const {
-    return g;
-  }
-};
-
-/// function(value functor, gradient functor).
-template <class Function>
-void dispatch(Epilogue epilogue, const Function& function) {
-  switch (epilogue) {
-    case Epilogue::none:
-      return function(Identity{}, IdentityGradient{});
-    case Epilogue::relu:
-      return function(Relu{}, ReluGradient{});
-    case Epilogue::gelu:
-      return function(Gelu{}, GeluGradient{});
-    case Epilogue::gelu_tanh:
-      return function(GeluTanh{}, GeluTanhGradient{});
-  }
-}
 
 /// Where a linear map is finished: y, slope and residual (or none) [rows, width], bias [width].
 template <class T>

@@ -143,6 +143,11 @@ class CudaBackend final : public Backend {
   /// Has the next synchronisation throw where an index (i64) lies outside of [0, size); all but `except`.
   void check_indices(const char* op, const View& index, std::int64_t size);
   void check_labels(const CrossEntropySettings& settings, const View& labels, std::int64_t classes);
+  /// The same calls for arrays of 16 bits, on tensor cores; false, with nothing done, where they have no
+  /// kernel for the call.
+  bool attention_on_tensor_cores(const AttentionSettings& settings, const AttentionArrays& arrays);
+  bool attention_gradient_on_tensor_cores(const AttentionSettings& settings, const AttentionArrays& arrays,
+                                          const AttentionGradients& gradients);
   /// Waits, and throws what went wrong until then.
   void finish();
 
