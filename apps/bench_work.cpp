@@ -172,7 +172,9 @@ StepTimes Work::step() {
   device_->synchronize();
   const double backward = now();
   if (optimizer_) {
-    optimizer_->step(3e-4, gradient_norm(parameters_, 1).scale);
+    optimizer_->set_learning_rate(3e-4);
+    optimizer_->clip({1});
+    optimizer_->step();
     optimizer_->clear_gradients();
     device_->synchronize();
   }

@@ -2,6 +2,7 @@
 // rely on them. Calls are asynchronous where the device is; copy_to_host waits.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -95,19 +96,62 @@ struct ParameterArrays {
   double weight_decay = 0;
 };
 
-/// One step of Adam (Kingma and Ba 2015, algorithm 1) or AdamW (Loshchilov and Hutter 2019, algorithm 2).
-struct AdamStep {
-  double learning_rate, beta1, beta2, epsilon;
-  double correction1, correction2;  ///< 1 - beta^step
-  double gradient_scale;            ///< factor on the gradient (clipping)
-  bool decoupled;                   ///< AdamW: decay the parameter, not through the gradient
+/// What changes from one optimizer step to the next, kept in the device's memory (an f64 array), so that
+/// nothing waits for the host and a recorded step finds it there.
+struct StepState {
+  double learning_rate = 0;
+  double gradient_norm = 0;   ///< of all gradients together, before clipping
+  double gradient_scale = 1;  ///< factor on all gradients, which clips them
+  double first_bad = -1;      ///< number of the first gradient that is not finite: the step is skipped
+  double steps = 0;           ///< taken so far, without those that were skipped
+  double correction1 = 1, correction2 = 1;  ///< of Adam: 1 - beta^steps
+  double loss_scale = 1;                    ///< factor on the loss, which the gradient scale takes back
+  double good_steps = 0;                    ///< since the loss scale changed
+};
+/// Numbers in a StepState.
+inline constexpr std::int64_t kStepNumbers = sizeof(StepState) / sizeof(double);
+
+/// How gradients become the scale of a step.
+struct ClippingSettings {
+  double limit = 0;           ///< of the norm of all gradients; 0: none
+  bool adapts_scale = false;  ///< whether the loss scale follows what it meets (Micikevicius et al. 2018)
 };
 
-/// One step of SGD with momentum (u = momentum u + g + decay w; w -= rate u, or Nesterov's form).
-struct SgdStep {
-  double learning_rate, momentum, gradient_scale;
+/// Adam (Kingma and Ba 2015, algorithm 1) or AdamW (Loshchilov and Hutter 2019, algorithm 2).
+struct AdamSettings {
+  double beta1, beta2, epsilon;
+  bool decoupled;  ///< AdamW: decay the parameter, not through the gradient
+};
+
+/// SGD with momentum (u = momentum u + g + decay w; w -= rate u, or Nesterov's form).
+struct SgdSettings {
+  double momentum;
   bool nesterov;
 };
+
+/// What clipping does to a StepState once the sum of squares of the scaled gradients is known.
+HOST_DEVICE inline void finish_clipping(const ClippingSettings& settings, double sum_of_squares,
+                                        StepState& state) {
+  constexpr double kGrowAfter = 2000;
+  state.gradient_norm = std::sqrt(sum_of_squares) / state.loss_scale;
+  const bool clips = settings.limit > 0 && state.gradient_norm > settings.limit;
+  state.gradient_scale = (clips ? settings.limit / state.gradient_norm : 1) / state.loss_scale;
+  if (!settings.adapts_scale) return;
+  const bool good = state.first_bad < 0;
+  state.good_steps = good ? state.good_steps + 1 : 0;
+  if (!good) state.loss_scale *= 0.5;
+  if (state.good_steps < kGrowAfter) return;
+  state.loss_scale *= 2;
+  state.good_steps = 0;
+}
+
+/// Counts a step that Adam takes.
+HOST_DEVICE inline void begin_adam(const AdamSettings& settings, StepState& state) {
+  if (state.first_bad >= 0) return;
+  state.steps += 1;
+  state.correction1 = 1 - std::pow(settings.beta1, state.steps);
+  state.correction2 = 1 - std::pow(settings.beta2, state.steps);
+}
 
 /// The kernels of one device. `y`, `dx` and the like are overwritten unless said otherwise.
 class Backend {
@@ -130,6 +174,8 @@ class Backend {
   virtual void copy_from_host(const void* host, void* data, std::size_t bytes) = 0;
   virtual void copy_to_host(const void* data, void* host, std::size_t bytes) = 0;
   virtual void synchronize() = 0;
+  /// Whether calls return before their work is done, so that asking for a number costs a wait.
+  virtual bool runs_ahead() const = 0;
 
   // Elementwise, any strides; `x` broadcasts only by strides of 0.
   /// y = x, converted; any dtypes.
@@ -227,11 +273,14 @@ class Backend {
                                            const View& dy, const View& dx, bool accumulate,
                                            const View& dweight) = 0;
 
-  // Optimizers, in place, all parameters in one pass.
-  /// Sum of the squares of all elements of all arrays (compact), in double.
-  virtual double sum_of_squares(std::span<const View> arrays) = 0;
-  virtual void adam(const AdamStep& step, std::span<const ParameterArrays> parameters) = 0;
-  virtual void sgd(const SgdStep& step, std::span<const ParameterArrays> parameters) = 0;
+  // Optimizers, in place, all parameters in one pass. `state` is a StepState; where its first_bad is not
+  // negative, parameters and moments stay as they are.
+  /// Norm, scale and first_bad of the gradients (compact), of which none may be changed until the step.
+  virtual void clip(const ClippingSettings& settings, std::span<const View> gradients, const View& state) = 0;
+  virtual void adam(const AdamSettings& settings, std::span<const ParameterArrays> parameters,
+                    const View& state) = 0;
+  virtual void sgd(const SgdSettings& settings, std::span<const ParameterArrays> parameters,
+                   const View& state) = 0;
 };
 
 }  // namespace needle

@@ -10,8 +10,15 @@ unsigned short half_word(const uint4& row, unsigned column) {
   std::memcpy(&v, reinterpret_cast<const char*>(&row) + 2 * column, 2);
   return v;
 }
-float low(unsigned x) { return __uint_as_float(x << 16); }
-float high(unsigned x) { return __uint_as_float(x & 0xffff0000u); }
+/// The low and the high half of a word.
+template <class T>
+float low(unsigned x) {
+  return static_cast<float>(std::bit_cast<T>(static_cast<std::uint16_t>(x)));
+}
+template <class T>
+float high(unsigned x) {
+  return low<T>(x >> 16);
+}
 
 template <bool Transposed>
 void load(const std::uint64_t* operands) {
@@ -27,22 +34,18 @@ void load(const std::uint64_t* operands) {
   }
 }
 
-}  // namespace
-
-void load_matrix_together(const std::uint64_t* operands) { load<false>(operands); }
-void load_matrix_transposed_together(const std::uint64_t* operands) { load<true>(operands); }
-
-void mma_together(const std::uint64_t* operands) {
+template <class T>
+void multiply(const std::uint64_t* operands) {
   float a[16][16], b[8][16];  // b by columns
   for (unsigned lane = 0; lane < 32; ++lane) {
     const auto* o = reinterpret_cast<const MmaOperands*>(operands[lane]);
     const unsigned g = lane / 4, t = 2 * (lane % 4);
     for (unsigned i = 0; i < 4; ++i) {
       const unsigned row = g + 8 * (i % 2), column = t + 8 * (i / 2);
-      a[row][column] = low(o->a->x[i]), a[row][column + 1] = high(o->a->x[i]);
+      a[row][column] = low<T>(o->a->x[i]), a[row][column + 1] = high<T>(o->a->x[i]);
     }
     for (unsigned i = 0; i < 2; ++i)
-      b[g][t + 8 * i] = low(o->b->x[i]), b[g][t + 8 * i + 1] = high(o->b->x[i]);
+      b[g][t + 8 * i] = low<T>(o->b->x[i]), b[g][t + 8 * i + 1] = high<T>(o->b->x[i]);
   }
   for (unsigned lane = 0; lane < 32; ++lane) {
     float* const c = reinterpret_cast<const MmaOperands*>(operands[lane])->c->x;
@@ -54,5 +57,13 @@ void mma_together(const std::uint64_t* operands) {
     }
   }
 }
+
+}  // namespace
+
+void load_matrix_together(const std::uint64_t* operands) { load<false>(operands); }
+void load_matrix_transposed_together(const std::uint64_t* operands) { load<true>(operands); }
+
+void mma_bf16_together(const std::uint64_t* operands) { multiply<BFloat16>(operands); }
+void mma_f16_together(const std::uint64_t* operands) { multiply<Float16>(operands); }
 
 }  // namespace needle::cuda::emu

@@ -4,6 +4,7 @@
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/loops.h"
 #include "backends/cpu/row_math.h"
+#include "backends/ordering.h"
 #include "backends/scratch.h"
 
 namespace needle {
@@ -25,12 +26,6 @@ void for_each_line(const View& x, const View& y, std::int64_t elements, const Bo
 #pragma omp parallel for schedule(static) if (elements >= kParallelElements)
   for (std::int64_t line = 0; line < lines; ++line)
     body(offset_of(line, x.shape, x.strides), offset_of(line, y.shape, y.strides));
-}
-
-/// a before b in falling order, NaN first.
-template <class A>
-bool exceeds(A a, A b) {
-  return a > b || (a != a && b == b);
 }
 
 /// Index of the first largest of `count` elements.

@@ -21,6 +21,7 @@ class CpuBackend final : public Backend {
   void copy_from_host(const void* host, void* data, std::size_t bytes) override;
   void copy_to_host(const void* data, void* host, std::size_t bytes) override;
   void synchronize() override;
+  bool runs_ahead() const override { return false; }
   void copy(const View& x, const View& y) override;
   void fill(double value, const View& y) override;
   void arange(double start, double step, const View& y) override;
@@ -64,9 +65,11 @@ class CpuBackend final : public Backend {
                           const View& bias, const View& residual, const View& y, const View& slope) override;
   void causal_convolution_gradient(std::int64_t dilation, const View& x, const View& weight, const View& dy,
                                    const View& dx, bool accumulate, const View& dweight) override;
-  double sum_of_squares(std::span<const View> arrays) override;
-  void adam(const AdamStep& step, std::span<const ParameterArrays> parameters) override;
-  void sgd(const SgdStep& step, std::span<const ParameterArrays> parameters) override;
+  void clip(const ClippingSettings& settings, std::span<const View> gradients, const View& state) override;
+  void adam(const AdamSettings& settings, std::span<const ParameterArrays> parameters,
+            const View& state) override;
+  void sgd(const SgdSettings& settings, std::span<const ParameterArrays> parameters,
+           const View& state) override;
 
  private:
   MemoryPool pool_;

@@ -3,8 +3,8 @@
 
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/loops.h"
-#include "backends/scratch.h"
 #include "backends/cpu/staging.h"
+#include "backends/scratch.h"
 
 namespace needle {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/dtype.h"
+#include "backends/matrix.h"
 
 namespace needle {
 
@@ -36,25 +36,6 @@ std::string gemm_description();
 bool has_bf16_products();
 /// What computes products of operands of this type, for reports.
 std::string gemm_description(DType operands);
-
-/// A matrix as libraries take it: row-major [rows, columns], or the transpose of one.
-struct Matrix {
-  const void* data;
-  std::int64_t row_stride, column_stride;
-  /// Of `rows` rows and `columns` columns; an axis of size 1 gets a stride that a library takes.
-  Matrix(const void* elements, std::int64_t rows, std::int64_t columns, std::int64_t between_rows,
-         std::int64_t between_columns)
-      : data(elements), row_stride(between_rows), column_stride(between_columns) {
-    if (columns == 1 && rows == 1)
-      row_stride = column_stride = 1;
-    else if (columns == 1)
-      column_stride = row_stride == 1 ? rows : 1;
-    else if (rows == 1)
-      row_stride = column_stride == 1 ? columns : 1;
-  }
-  bool transposed() const { return column_stride != 1; }
-  std::int64_t leading() const { return transposed() ? column_stride : row_stride; }
-};
 
 /// Whether threads that share a product should take columns of it rather than rows: what measures faster with
 /// the library that computes it.

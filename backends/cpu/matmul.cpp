@@ -8,25 +8,12 @@
 #include "backends/cpu/gemm.h"
 #include "backends/cpu/loops.h"
 #include "backends/cpu/parallel.h"
-#include "backends/scratch.h"
 #include "backends/cpu/staging.h"
+#include "backends/scratch.h"
 
 namespace needle {
 
 namespace {
-
-/// The last two axes.
-Matrix matrix_of(const View& x) {
-  return {x.data, x.shape.at(-2), x.shape.at(-1), x.strides.at(-2), x.strides.at(-1)};
-}
-
-/// Whether a library can take the last two axes as they lie.
-bool is_matrix(const View& x) {
-  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
-  const Matrix matrix = matrix_of(x);
-  if (matrix.column_stride == 1) return matrix.row_stride >= x.shape.at(-1) && matrix.row_stride <= kMost;
-  return matrix.row_stride == 1 && matrix.column_stride >= x.shape.at(-2) && matrix.column_stride <= kMost;
-}
 
 /// Whether a product is so large that a second thread gains more than it costs.
 bool worth_sharing(std::int64_t n, std::int64_t m, std::int64_t k) {
@@ -95,33 +82,6 @@ void shared_product(MemoryPool& pool, const Matrix& a, const Matrix& b, T* y, st
       finish(0, n, start, end);
     }
   }
-}
-
-/// Turns batch axes into rows of a and y where all products share one b and their rows follow on each other.
-void fold_batch(View& a, View& b, View& y) {
-  for (int batch = y.rank() - 3; batch >= 0; --batch) {
-    const bool one = y.shape[batch] == 1;
-    const auto follows = [&](const View& x) {
-      return x.strides[batch] == x.shape[batch + 1] * x.strides[batch + 1];
-    };
-    if (!one && !(b.strides[batch] == 0 && follows(a) && follows(y))) return;
-    for (View* x : {&a, &y}) {
-      if (!one) x->shape[batch + 1] *= x->shape[batch];
-      x->shape.erase(batch);
-      x->strides.erase(batch);
-    }
-    b.shape.erase(batch);
-    b.strides.erase(batch);
-  }
-}
-
-/// x without its last two axes: the batch.
-View batch_of(View x) {
-  for (int i = 0; i < 2; ++i) {
-    x.shape.erase(x.rank() - 1);
-    x.strides.erase(x.strides.rank() - 1);
-  }
-  return x;
 }
 
 template <class T>

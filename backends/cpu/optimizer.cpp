@@ -6,6 +6,7 @@
 
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/loops.h"
+#include "backends/optimizer_steps.h"
 
 namespace needle {
 
@@ -56,17 +57,21 @@ void dispatch_parameters(const char* op, std::span<const ParameterArrays> all, c
 
 }  // namespace
 
-double CpuBackend::sum_of_squares(std::span<const View> arrays) {
-  for (const View& x : arrays) dispatch_computing("sum_of_squares", x.dtype, [](auto) {});
-  std::vector<double> sums;
-  for (const View& x : arrays)
+void CpuBackend::clip(const ClippingSettings& settings, std::span<const View> gradients, const View& state) {
+  struct PieceSum {
+    double sum = 0;
+    std::size_t array = 0;
+  };
+  for (const View& x : gradients) dispatch_computing("clip", x.dtype, [](auto) {});
+  std::vector<PieceSum> sums;
+  for (const View& x : gradients)
     sums.resize(sums.size() + static_cast<std::size_t>((x.count() + kPiece - 1) / kPiece));
   for_each_piece(
-      arrays.size(), [&](std::size_t i) { return arrays[i].count(); },
+      gradients.size(), [&](std::size_t i) { return gradients[i].count(); },
       [&](std::size_t number, const Piece& piece) {
-        dispatch_computing("sum_of_squares", arrays[piece.array].dtype, [&](auto tag) {
+        dispatch_computing("clip", gradients[piece.array].dtype, [&](auto tag) {
           using T = typename decltype(tag)::type;
-          const T* const from = arrays[piece.array].as<T>() + piece.first;
+          const T* const from = gradients[piece.array].as<T>() + piece.first;
           constexpr std::int64_t kLanes = 16;
           double lanes[kLanes] = {};
           std::int64_t i = 0;
@@ -79,20 +84,28 @@ double CpuBackend::sum_of_squares(std::span<const View> arrays) {
           }
           for (; i < piece.count; ++i)
             lanes[0] += static_cast<double>(from[i]) * static_cast<double>(from[i]);
-          sums[number] = std::accumulate(lanes, lanes + kLanes, 0.0);
+          sums[number] = {std::accumulate(lanes, lanes + kLanes, 0.0), piece.array};
         });
       });
-  return std::accumulate(sums.begin(), sums.end(), 0.0);
+  StepState& result = *state.as<StepState>();
+  double total = 0;
+  result.first_bad = -1;
+  for (const PieceSum& piece : sums) {
+    total += piece.sum;
+    if (result.first_bad < 0 && !std::isfinite(piece.sum))
+      result.first_bad = static_cast<double>(piece.array);
+  }
+  finish_clipping(settings, total, result);
 }
 
-void CpuBackend::adam(const AdamStep& step, std::span<const ParameterArrays> parameters) {
+void CpuBackend::adam(const AdamSettings& settings, std::span<const ParameterArrays> parameters,
+                      const View& state) {
+  StepState& step = *state.as<StepState>();
+  begin_adam(settings, step);
+  if (step.first_bad >= 0) return;
   dispatch_parameters("adam", parameters, [&](auto tag, std::span<const ParameterArrays> alike) {
     using T = typename decltype(tag)::type;
-    const T scale = static_cast<T>(step.gradient_scale), epsilon = static_cast<T>(step.epsilon);
-    const T beta1 = static_cast<T>(step.beta1), beta2 = static_cast<T>(step.beta2);
-    const T new1 = static_cast<T>(1 - step.beta1), new2 = static_cast<T>(1 - step.beta2);
-    const T rate = static_cast<T>(step.learning_rate / step.correction1);
-    const T root_correction = static_cast<T>(1 / std::sqrt(step.correction2));
+    const AdamNumbers<T> numbers(settings, step);
     for_each_piece(
         alike.size(), [&](std::size_t i) { return alike[i].parameter.count(); },
         [&](std::size_t, const Piece& piece) {
@@ -100,24 +113,21 @@ void CpuBackend::adam(const AdamStep& step, std::span<const ParameterArrays> par
           T* const w = arrays.parameter.as<T>() + piece.first;
           T *const m = arrays.first.as<T>() + piece.first, *const v = arrays.second.as<T>() + piece.first;
           const T* const g = arrays.gradient.as<T>() + piece.first;
-          const T coupled = static_cast<T>(step.decoupled ? 0 : arrays.weight_decay);
-          const T keep = static_cast<T>(step.decoupled ? 1 - step.learning_rate * arrays.weight_decay : 1);
+          const DecayNumbers<T> decay(settings, step, arrays.weight_decay);
 #pragma omp simd
-          for (std::int64_t i = 0; i < piece.count; ++i) {
-            const T slope = g[i] * scale + coupled * w[i];
-            m[i] = beta1 * m[i] + new1 * slope;
-            v[i] = beta2 * v[i] + new2 * slope * slope;
-            w[i] = keep * w[i] - rate * m[i] / (std::sqrt(v[i]) * root_correction + epsilon);
-          }
+          for (std::int64_t i = 0; i < piece.count; ++i) numbers.step(decay, g[i], w[i], m[i], v[i]);
         });
   });
 }
 
-void CpuBackend::sgd(const SgdStep& step, std::span<const ParameterArrays> parameters) {
+void CpuBackend::sgd(const SgdSettings& settings, std::span<const ParameterArrays> parameters,
+                     const View& state) {
+  StepState& step = *state.as<StepState>();
+  if (step.first_bad >= 0) return;
+  step.steps += 1;
   dispatch_parameters("sgd", parameters, [&](auto tag, std::span<const ParameterArrays> alike) {
     using T = typename decltype(tag)::type;
-    const T scale = static_cast<T>(step.gradient_scale), rate = static_cast<T>(step.learning_rate);
-    const T momentum = static_cast<T>(step.momentum);
+    const SgdNumbers<T> numbers(settings, step);
     for_each_piece(
         alike.size(), [&](std::size_t i) { return alike[i].parameter.count(); },
         [&](std::size_t, const Piece& piece) {
@@ -127,16 +137,12 @@ void CpuBackend::sgd(const SgdStep& step, std::span<const ParameterArrays> param
           const T decay = static_cast<T>(arrays.weight_decay);
           if (!arrays.first.data) {
 #pragma omp simd
-            for (std::int64_t i = 0; i < piece.count; ++i) w[i] -= rate * (g[i] * scale + decay * w[i]);
+            for (std::int64_t i = 0; i < piece.count; ++i) numbers.step(decay, g[i], w[i]);
             return;
           }
           T* const u = arrays.first.as<T>() + piece.first;
 #pragma omp simd
-          for (std::int64_t i = 0; i < piece.count; ++i) {
-            const T slope = g[i] * scale + decay * w[i];
-            u[i] = momentum * u[i] + slope;
-            w[i] -= rate * (step.nesterov ? slope + momentum * u[i] : u[i]);
-          }
+          for (std::int64_t i = 0; i < piece.count; ++i) numbers.step(decay, g[i], w[i], u[i]);
         });
   });
 }

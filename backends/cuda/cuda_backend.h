@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #include <array>
+#include <deque>
 #include <memory>
 #include <utility>
 
@@ -68,6 +69,7 @@ class CudaBackend final : public Backend {
   void copy_from_host(const void* host, void* data, std::size_t bytes) override;
   void copy_to_host(const void* data, void* host, std::size_t bytes) override;
   void synchronize() override;
+  bool runs_ahead() const override { return true; }
   void copy(const View& x, const View& y) override;
   void fill(double value, const View& y) override;
   void arange(double start, double step, const View& y) override;
@@ -111,9 +113,11 @@ class CudaBackend final : public Backend {
                           const View& bias, const View& residual, const View& y, const View& slope) override;
   void causal_convolution_gradient(std::int64_t dilation, const View& x, const View& weight, const View& dy,
                                    const View& dx, bool accumulate, const View& dweight) override;
-  double sum_of_squares(std::span<const View> arrays) override;
-  void adam(const AdamStep& step, std::span<const ParameterArrays> parameters) override;
-  void sgd(const SgdStep& step, std::span<const ParameterArrays> parameters) override;
+  void clip(const ClippingSettings& settings, std::span<const View> gradients, const View& state) override;
+  void adam(const AdamSettings& settings, std::span<const ParameterArrays> parameters,
+            const View& state) override;
+  void sgd(const SgdSettings& settings, std::span<const ParameterArrays> parameters,
+           const View& state) override;
 
  private:
   /// Makes this backend's device the one that this thread's CUDA calls mean.
@@ -140,6 +144,20 @@ class CudaBackend final : public Backend {
   Scratch<T> scratch(std::int64_t count) {
     return Scratch<T>(pool_, static_cast<std::size_t>(count));
   }
+  template <class Op, class T>
+  void reduce_typed(Op op, const View& x, const View& y);
+  /// body(index, word number, block) for each of `count` numbers of a stream.
+  template <class Body>
+  void run_random(PhiloxStream stream, std::int64_t count, const Body& body);
+  /// y = a b, or y += a b, of matrices that cuBLAS takes as they lie.
+  void product(const View& a, const View& b, const View& y, bool accumulate);
+  /// An array of x's shape that cuBLAS takes, in memory that `owner` keeps; its elements are not set.
+  View aligned_like(const View& x, DType dtype, std::deque<Scratch<char>>& owner);
+  /// y = f(y + bias) + residual, and the slope, where they are wanted.
+  void finish_linear(Epilogue function, const View& bias, const View& residual, const View& y,
+                     const View& slope);
+  /// gather() of indices that are checked elsewhere.
+  void gather_along(const View& x, int axis, const View& index, const View& y);
   /// Has the next synchronisation throw where an index (i64) lies outside of [0, size); all but `except`.
   void check_indices(const char* op, const View& index, std::int64_t size);
   void check_labels(const CrossEntropySettings& settings, const View& labels, std::int64_t classes);

@@ -98,6 +98,7 @@ struct Stored {
   void* data;
   DType dtype;
   Stored(const View& x) : data(x.data), dtype(x.dtype) {}
+  __device__ Stored(void* elements, DType type) : data(elements), dtype(type) {}
 };
 
 /// Element `i` as a T: for float from any of f32, bf16 and f16, else T itself is stored.

@@ -1,18 +1,19 @@
-// Tensor cores: one 16 x 8 x 16 product of a warp, bfloat16 in, float accumulation (sm_80 and newer).
+// Tensor cores: one 16 x 8 x 16 product of a warp, bf16 or f16 in, float accumulation (sm_80 and newer).
 //
 // With nvcc these are one PTX instruction each; in the emulated build the 32 lanes meet and the emulator
-// computes (cuda_emu/src/tensor_core.cpp).  Whole warps only: no divergence around a call.
+// computes (cuda_emu/tensor_core.cpp). Whole warps only: no divergence around a call.
 //
 // Layout (PTX ISA, "Matrix Fragments for mma.m16n8k16"): lane = 4 g + t, g = 0..7, t = 0..3; each unsigned
-// holds two neighbouring bfloat16, the lower index in the low half.
+// holds two neighbouring elements, the lower index in the low half.
 //   A [16 x 16]: x[0] = A[g][2t..], x[1] = A[g+8][2t..], x[2] = A[g][2t+8..], x[3] = A[g+8][2t+8..]
 //   B [16 x 8]:  x[0] = B[2t..][g], x[1] = B[2t+8..][g]
 //   C [16 x 8]:  x[0], x[1] = C[g][2t], C[g][2t+1];  x[2], x[3] = C[g+8][2t], C[g+8][2t+1]
 // C's layout is A's, so the result of one product, rounded, is an operand of the next (attention).
 #pragma once
 
-#include <cuda_bf16.h>
 #include <cuda_runtime.h>
+
+#include "backends/dtype.h"
 
 namespace needle::cuda {
 
@@ -28,8 +29,8 @@ struct FragmentC {
 
 #if defined(__CUDACC__)
 
-// Four 8 x 8 tiles of bfloat16 from shared memory: lane l gives the address (16-byte aligned) of row l % 8 of
-// tile l / 8; it gets of tile i, in x[i], row l / 4, columns 2 (l % 4) and the next.
+// Four 8 x 8 tiles of 16-bit elements from shared memory: lane l gives the address (16-byte aligned) of row
+// l % 8 of tile l / 8; it gets of tile i, in x[i], row l / 4, columns 2 (l % 4) and the next.
 __device__ __forceinline__ void load_matrix(unsigned (&x)[4], const void* row) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -45,17 +46,39 @@ __device__ __forceinline__ void load_matrix_transposed(unsigned (&x)[4], const v
                : "r"(address)
                : "memory");
 }
-// c += a b
+
+#define NEEDLE_MMA(type)                                                              \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type                 \
+               ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+               : "+f"(c.x[0]), "+f"(c.x[1]), "+f"(c.x[2]), "+f"(c.x[3])               \
+               : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]))
+// c += a b, for T = BFloat16 or Float16.
+template <class T>
 __device__ __forceinline__ void multiply_accumulate(FragmentC& c, const FragmentA& a, const FragmentB& b) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(c.x[0]), "+f"(c.x[1]), "+f"(c.x[2]), "+f"(c.x[3])
-      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
+  if constexpr (std::is_same_v<T, BFloat16>)
+    NEEDLE_MMA("bf16");
+  else
+    NEEDLE_MMA("f16");
 #else
   __trap();  // the host code does not launch such kernels on older GPUs
 #endif
+}
+#undef NEEDLE_MMA
+
+// Two floats rounded to T = BFloat16 or Float16, the first in the low half.
+template <class T>
+__device__ __forceinline__ unsigned pack(float low, float high) {
+  unsigned both = 0;
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  if constexpr (std::is_same_v<T, BFloat16>)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+#else
+  __trap();
+#endif
+  return both;
 }
 
 #else
@@ -70,7 +93,7 @@ struct MmaOperands {
   const FragmentA* a;
   const FragmentB* b;
 };
-WarpFunction load_matrix_together, load_matrix_transposed_together, mma_together;
+WarpFunction load_matrix_together, load_matrix_transposed_together, mma_bf16_together, mma_f16_together;
 }  // namespace emu
 
 inline void load_matrix(unsigned (&x)[4], const void* row, NEEDLE_EMU_LOC) {
@@ -85,18 +108,18 @@ inline void load_matrix_transposed(unsigned (&x)[4], const void* row, NEEDLE_EMU
   emu::warp_together(emu::WarpOp::ldmatrix, &o, emu::load_matrix_transposed_together, file, line);
   for (int i = 0; i < 4; ++i) x[i] = o.x[i];
 }
+template <class T>
 inline void multiply_accumulate(FragmentC& c, const FragmentA& a, const FragmentB& b, NEEDLE_EMU_LOC) {
   emu::MmaOperands o{&c, &a, &b};
-  emu::warp_together(emu::WarpOp::mma, &o, emu::mma_together, file, line);
+  emu::warp_together(emu::WarpOp::mma, &o,
+                     std::is_same_v<T, BFloat16> ? emu::mma_bf16_together : emu::mma_f16_together, file,
+                     line);
+}
+template <class T>
+inline unsigned pack(float low, float high) {
+  return T(low).bits | static_cast<unsigned>(T(high).bits) << 16;
 }
 
 #endif
-
-// Two floats as bfloat16, the first in the low half.
-__device__ __forceinline__ unsigned pack_bf16(float low, float high) {
-  const __nv_bfloat16 l = __float2bfloat16(low), h = __float2bfloat16(high);
-  return static_cast<unsigned>(reinterpret_cast<const unsigned short&>(l)) |
-         static_cast<unsigned>(reinterpret_cast<const unsigned short&>(h)) << 16;
-}
 
 }  // namespace needle::cuda

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "needle/nn/module.h"
@@ -28,8 +29,25 @@ class Optimizer {
   void step(double learning_rate, double gradient_scale = 1);
   void clear_gradients();
   const std::vector<ParameterGroup>& groups() const { return groups_; }
-  std::int64_t steps() const { return steps_; }
-  void set_steps(std::int64_t steps) { steps_ = steps; }
+
+  // The same in parts, none of which waits for the device: what a step depends on is kept in its memory.
+  void set_learning_rate(double learning_rate);
+  /// Measures all gradients, and sets the scale that clips them. Where one is not finite, step() will leave
+  /// everything as it is.
+  void clip(const ClippingSettings& settings);
+  void step();
+  /// The factor on the loss whose gradients step() expects, f32 []: 1 but for float16.
+  NDArray loss_scale() const;
+
+  /// The StepState as it lies on the device, f64 [kStepNumbers].
+  const NDArray& step_numbers() const { return state_; }
+  /// What the last clip() and step() found and did; waits for the device.
+  StepState step_state() const;
+  /// The parameter that StepState::first_bad means.
+  const std::string& name_of_gradient(double number) const;
+  std::int64_t steps() const { return static_cast<std::int64_t>(step_state().steps); }
+  void set_steps(std::int64_t steps);
+  void set_loss_scale(double scale, double good_steps = 0);
 
   /// The state to save beside the step count, as named tensors ("first.<parameter>", ...): the live ones, so
   /// that loading replaces their numbers.
@@ -39,16 +57,21 @@ class Optimizer {
   /// For each of `states` (at most two), keeps zeros shaped like all parameters.
   Optimizer(std::vector<ParameterGroup> groups, const std::vector<std::string>& states);
   /// Steps all of these.
-  virtual void step_arrays(Device device, const std::vector<ParameterArrays>& arrays, double learning_rate,
-                           double gradient_scale) = 0;
+  virtual void step_arrays(Device device, const std::vector<ParameterArrays>& arrays, const View& state) = 0;
 
  private:
+  /// Those with a gradient, with their numbers counted through the groups. Throws unless all are on one
+  /// device.
+  std::vector<std::pair<std::size_t, const Parameter*>> with_gradients() const;
+  void set(double StepState::*member, double value);
+
   /// The step of parameter number `index`, counted through the groups.
-  ParameterArrays arrays_of(std::size_t index, const ParameterGroup& group, const Parameter& parameter);
+  ParameterArrays arrays_of(std::size_t index, double weight_decay, const Parameter& parameter);
 
   std::vector<ParameterGroup> groups_;
   std::vector<std::vector<Parameter>> states_;
-  std::int64_t steps_ = 0;
+  NDArray state_;                          // a StepState
+  std::vector<const Parameter*> clipped_;  // whose gradients the last clip() measured
 };
 
 /// Stochastic gradient descent: u = momentum u + (g + decay w); w -= rate u, or with Nesterov's look ahead
@@ -58,12 +81,10 @@ class Sgd : public Optimizer {
   explicit Sgd(std::vector<ParameterGroup> groups, double momentum = 0, bool nesterov = false);
 
  protected:
-  void step_arrays(Device device, const std::vector<ParameterArrays>& arrays, double learning_rate,
-                   double gradient_scale) override;
+  void step_arrays(Device device, const std::vector<ParameterArrays>& arrays, const View& state) override;
 
  private:
-  double momentum_;
-  bool nesterov_;
+  SgdSettings settings_;
 };
 
 /// How Adam decays weights: through the gradient (Kingma and Ba 2015), or apart from it, times the rate
@@ -77,12 +98,10 @@ class Adam : public Optimizer {
                 double epsilon = 1e-8);
 
  protected:
-  void step_arrays(Device device, const std::vector<ParameterArrays>& arrays, double learning_rate,
-                   double gradient_scale) override;
+  void step_arrays(Device device, const std::vector<ParameterArrays>& arrays, const View& state) override;
 
  private:
-  AdamDecay decay_;
-  double beta1_, beta2_, epsilon_;
+  AdamSettings settings_;
 };
 
 /// The norm of all gradients together, and the factor that brings it down to `limit` (1 where it is below;

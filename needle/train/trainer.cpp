@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "backends/clock.h"
@@ -15,6 +16,9 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kFormat = "needle checkpoint 1";
+
+/// Of training in float16, whose smallest numbers would otherwise swallow gradients.
+constexpr double kFirstLossScale = 65536;
 
 TrainSettings with_vocabulary(TrainSettings settings, const Dataset& data) {
   settings.validate();
@@ -72,9 +76,11 @@ Trainer::Trainer(const TrainSettings& settings, Dataset& data, Device device)
       random_(static_cast<std::uint64_t>(settings.seed)),
       model_(settings_.model, random_, device),
       parameters_(model_.parameters()),
-      optimizer_(make_optimizer(settings_, parameters_)) {}
+      optimizer_(make_optimizer(settings_, parameters_)) {
+  if (settings_.precision == DType::f16) optimizer_->set_loss_scale(kFirstLossScale);
+}
 
-StepResult Trainer::add_gradients(DataPosition& position, Generator& random) {
+std::pair<StepResult, NDArray> Trainer::add_gradients(DataPosition& position, Generator& random) {
   const PrecisionScope precision(settings_.precision);
   StepResult result;
   std::vector<Batch> batches;
@@ -86,42 +92,72 @@ StepResult Trainer::add_gradients(DataPosition& position, Generator& random) {
   }
   if (valid == 0) {
     result.skipped = "no target of the batch counts";
-    return result;
+    return {result, {}};
   }
-  LossOptions loss;
-  loss.settings.label_smoothing = settings_.label_smoothing;
-  loss.divisor = static_cast<double>(valid);
+  LossOptions options;
+  options.settings.label_smoothing = settings_.label_smoothing;
+  options.divisor = static_cast<double>(valid);
   const Pass pass{true, &random};
+  NDArray total;
   for (const Batch& batch : batches) {
-    const Tensor part = model_.loss(input_of(batch, device_), labels_of(batch, device_), loss, pass);
-    result.loss += part.item();
-    part.backward();
+    const Tensor loss = model_.loss(input_of(batch, device_), labels_of(batch, device_), options, pass);
+    total = total.defined() ? binary(Add{}, total, loss.array()) : loss.array();
+    if (settings_.precision == DType::f16)
+      loss.backward(optimizer_->loss_scale());
+    else
+      loss.backward();
   }
-  return result;
+  return {result, total};
 }
 
-StepResult Trainer::step() {
-  const double start = now();
-  StepResult result = add_gradients(position_, random_);
-  result.learning_rate = settings_.schedule().rate(steps_done_);
-  result.step = ++steps_done_;
-  const GradientNorm norm = gradient_norm(parameters_, settings_.clip);
-  result.gradient_norm = norm.norm;
-  if (!norm.finite) result.skipped = "the gradient of " + norm.first_bad + " is not finite";
-  if (result.skipped.empty()) optimizer_->step(result.learning_rate, norm.scale);
+void Trainer::begin_step() {
+  if (begun_.empty()) begun_since_ = now();
+  if (!history_.defined()) history_ = NDArray::zeros({kMostBegun, 1 + kStepNumbers}, DType::f64, device_);
+  require(may_begin(), "trainer: ", kMostBegun, " steps were begun, and none asked for its result");
+  const double learning_rate = settings_.schedule().rate(steps_done_);
+  auto [result, loss] = add_gradients(position_, random_);
+  if (loss.defined()) {
+    optimizer_->set_learning_rate(learning_rate);
+    optimizer_->clip({settings_.clip, settings_.precision == DType::f16});
+    optimizer_->step();
+    NDArray row = history_[static_cast<std::int64_t>(begun_.size())];
+    NDArray its_loss = row[0], its_numbers = row.slice(0, 1, 1 + kStepNumbers);
+    its_loss.assign(loss);
+    its_numbers.assign(optimizer_->step_numbers());
+  }
   optimizer_->clear_gradients();
-  result.seconds = (now() - start);
-  return result;
+  result.learning_rate = learning_rate;
+  result.step = ++steps_done_;
+  begun_.push_back(std::move(result));
+}
+
+std::vector<StepResult> Trainer::finish_steps() {
+  const std::int64_t count = static_cast<std::int64_t>(begun_.size());
+  if (count == 0) return {};
+  const std::vector<double> numbers = history_.slice(0, 0, count).to_vector<double>();
+  for (std::int64_t i = 0; i < count; ++i) {
+    StepResult& result = begun_[static_cast<std::size_t>(i)];
+    result.seconds = (now() - begun_since_) / static_cast<double>(count);
+    if (!result.skipped.empty()) continue;
+    const double* const row = numbers.data() + i * (1 + kStepNumbers);
+    StepState state;
+    std::memcpy(static_cast<void*>(&state), row + 1, sizeof(state));
+    result.loss = row[0];
+    result.gradient_norm = state.gradient_norm;
+    if (state.first_bad >= 0)
+      result.skipped = "the gradient of " + optimizer_->name_of_gradient(state.first_bad) + " is not finite";
+  }
+  return std::exchange(begun_, {});
 }
 
 StepResult Trainer::rehearse_step() {
   const double start = now();
   DataPosition position = position_;
   Generator random = random_;
-  StepResult result = add_gradients(position, random);
+  StepResult result = add_gradients(position, random).first;
   result.gradient_norm = gradient_norm(parameters_, settings_.clip).norm;
   optimizer_->clear_gradients();
-  result.seconds = (now() - start);
+  result.seconds = now() - start;
   return result;
 }
 
@@ -140,6 +176,11 @@ void Trainer::save(const std::filesystem::path& folder) {
              {"random_position", random_.position()},
              {"data_hash", data_.hash()}};
   if (std::isfinite(best_validation_)) state["best_validation"] = best_validation_;
+  if (settings_.precision == DType::f16) {
+    const StepState numbers = optimizer_->step_state();
+    state["loss_scale"] = numbers.loss_scale;
+    state["good_steps"] = numbers.good_steps;
+  }
   save_checkpoint(folder,
                   {{"format", kFormat},
                    {"model", settings_.model},
@@ -166,6 +207,8 @@ void Trainer::load(const std::filesystem::path& folder) {
     const double best = state.value("best_validation", std::numeric_limits<double>::infinity());
     load_checkpoint(folder, model_, *optimizer_);
     optimizer_->set_steps(optimizer_steps);
+    if (settings_.precision == DType::f16)
+      optimizer_->set_loss_scale(state.value("loss_scale", kFirstLossScale), state.value("good_steps", 0.0));
     steps_done_ = steps_done;
     position_ = position;
     random_ = random;

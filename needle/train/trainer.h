@@ -47,7 +47,16 @@ class Trainer {
 
   /// One optimizer step over `accumulate` batches, weighed by their valid targets (S15). Without any valid
   /// target, or with a gradient that is not finite, parameters and moments stay, and the result says why.
-  StepResult step();
+  StepResult step() {
+    begin_step();
+    return finish_steps().back();
+  }
+  /// The same without waiting for the device.
+  void begin_step();
+  /// Whether another step may be begun before finish_steps().
+  bool may_begin() const { return begun_.size() < kMostBegun; }
+  /// Waits, and tells of all steps that were begun since it was called before.
+  std::vector<StepResult> finish_steps();
   /// Everything of the next step but the optimizer's part, without a trace: how long a step will take.
   StepResult rehearse_step();
   /// The loss of the validation data; the least one so far is remembered.
@@ -68,7 +77,8 @@ class Trainer {
   double best_validation() const { return best_validation_; }
 
  private:
-  StepResult add_gradients(DataPosition& position, Generator& random);
+  /// What is known of a step before it is done, and its loss on the device (none where it has no target).
+  std::pair<StepResult, NDArray> add_gradients(DataPosition& position, Generator& random);
 
   TrainSettings settings_;
   Dataset& data_;
@@ -78,6 +88,10 @@ class Trainer {
   std::vector<Parameter> parameters_;
   std::unique_ptr<Optimizer> optimizer_;
   DataPosition position_;
+  static constexpr std::size_t kMostBegun = 256;
+  std::vector<StepResult> begun_;  // steps whose results lie in history_
+  NDArray history_;                // f64 [steps, loss and the numbers of a StepState]
+  double begun_since_ = 0;
   std::int64_t steps_done_ = 0;
   double best_validation_ = std::numeric_limits<double>::infinity();
 };

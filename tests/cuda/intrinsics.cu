@@ -1,8 +1,10 @@
 // Kernels that exercise the device built-ins; run by test_intrinsics.cpp on the emulator and on GPUs.
 #include "tests/cuda/intrinsics.h"
 
+#include "backends/cuda/async_copy.h"
 #include "backends/cuda/device_code.h"
 #include "backends/cuda/launch.h"
+#include "backends/cuda/mma.h"
 
 namespace intrinsics {
 namespace {
@@ -70,6 +72,52 @@ __global__ void params_kernel(Params p, float* out) {
   p.offset += static_cast<int>(threadIdx.x);  // parameters are private to the thread
   out[threadIdx.x] = p.factor[threadIdx.x % 4] + static_cast<float>(p.offset);
 }
+
+// Each lane fills its part of the tiles, then the warp multiplies.
+template <class T>
+__global__ void __launch_bounds__(32)
+    tensor_product_kernel(const unsigned short* a, const unsigned short* b, bool transposed, float* results) {
+  struct alignas(16) Tile {
+    unsigned short x[16][24];
+  };
+  NEEDLE_SHARED(Tile, left);
+  NEEDLE_SHARED(Tile, right);
+  const int lane = threadIdx.x, columns = transposed ? 16 : 8, rows = transposed ? 8 : 16;
+  for (int i = lane; i < 16 * 16; i += 32) {
+    left.x[i / 16][i % 16] = a[i];
+    right.x[i / 16][i % 16] = i / 16 < rows && i % 16 < columns ? b[i / 16 * columns + i % 16] : 0;
+  }
+  __syncwarp();
+  needle::cuda::FragmentA fa;
+  unsigned fb[4];
+  needle::cuda::load_matrix(fa.x, &left.x[lane % 16][lane / 16 * 8]);
+  if (transposed) {
+    needle::cuda::load_matrix(fb, &right.x[lane / 16 * 8 + lane % 8][lane / 8 % 2 * 8]);
+  } else {
+    needle::cuda::load_matrix_transposed(fb, &right.x[lane % 16][lane / 16 * 8]);
+  }
+  const int row = lane / 4, column = lane % 4 * 2;
+  needle::cuda::FragmentC sum;
+  for (int i = 0; i < 4; ++i) sum.x[i] = results[(row + i / 2 * 8) * 8 + column + i % 2];
+  needle::cuda::multiply_accumulate<T>(sum, fa, {fb[0], fb[1]});
+  for (int i = 0; i < 4; ++i) results[(row + i / 2 * 8) * 8 + column + i % 2] = sum.x[i];
+}
+
+template <class T>
+__global__ void __launch_bounds__(1024) pack_kernel(const float* x, unsigned* words) {
+  const int i = threadIdx.x;
+  words[i] = needle::cuda::pack<T>(x[2 * i], x[2 * i + 1]);
+}
+
+// Every thread copies for its neighbour.
+__global__ void __launch_bounds__(64) copy_rows_kernel(const uint4* x, uint4* y) {
+  NEEDLE_SHARED(uint4, rows, [64]);
+  const int i = threadIdx.x, other = 63 - i;
+  needle::cuda::copy_async_16(&rows[other], &x[other], other % 2 == 0);
+  needle::cuda::wait_for_copies();
+  __syncthreads();
+  y[i] = rows[i];
+}
 }  // namespace
 
 void warp_ops(int* results, int threads) {
@@ -87,5 +135,17 @@ void rotate(float* data, int blocks, int threads, int rounds) {
 void params(float* out) {
   launch(params_kernel, {dim3(1), dim3(8)}, Params{{0.5f, 1.5f, 2.5f, 3.5f}, 10}, out);
 }
+
+void tensor_product(Half type, const unsigned short* a, const unsigned short* b, bool transposed,
+                    float* results) {
+  const auto kernel =
+      type == Half::bf16 ? tensor_product_kernel<needle::BFloat16> : tensor_product_kernel<needle::Float16>;
+  launch(kernel, {dim3(1), dim3(32)}, a, b, transposed, results);
+}
+void pack(Half type, const float* x, unsigned* words, int count) {
+  const auto kernel = type == Half::bf16 ? pack_kernel<needle::BFloat16> : pack_kernel<needle::Float16>;
+  launch(kernel, {dim3(1), dim3(static_cast<unsigned>(count))}, x, words);
+}
+void copy_rows_async(const uint4* x, uint4* y) { launch(copy_rows_kernel, {dim3(1), dim3(64)}, x, y); }
 
 }  // namespace intrinsics

@@ -2,8 +2,10 @@
 // running this file on a GPU is the test of the emulator.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 
+#include "backends/dtype.h"
 #include "tests/cuda/device_buffer.h"
 #include "tests/cuda/intrinsics.h"
 
@@ -173,6 +175,81 @@ TEST_P(Intrinsics, GraphOfOneStream) {
 #endif
   }
   NEEDLE_CUDA_CHECK(cudaStreamDestroy(s));
+}
+
+/// Whether the device multiplies bf16 and f16 on tensor cores.
+bool has_tensor_cores() {
+  int generation = 0;
+  NEEDLE_CUDA_CHECK(cudaDeviceGetAttribute(&generation, cudaDevAttrComputeCapabilityMajor, 0));
+  return generation >= 8;
+}
+
+template <class T>
+void multiplies_on_tensor_cores(intrinsics::Half type) {
+  // Small whole numbers, so that every order of summation gives the same; each place has its own.
+  std::vector<unsigned short> a, b(16 * 8), b_transposed(16 * 8);
+  for (int i = 0; i < 16 * 16; ++i) a.push_back(T(static_cast<float>(i * 7 % 31 - 15)).bits);
+  std::vector<float> wanted(16 * 8), start;
+  for (int k = 0; k < 16; ++k) {
+    for (int n = 0; n < 8; ++n) {
+      const int value = (k * 8 + n) * 5 % 23 - 11;
+      b[static_cast<std::size_t>(k * 8 + n)] = b_transposed[static_cast<std::size_t>(n * 16 + k)] =
+          T(static_cast<float>(value) * 0.25f).bits;
+      for (int m = 0; m < 16; ++m)
+        wanted[static_cast<std::size_t>(m * 8 + n)] +=
+            static_cast<float>((m * 16 + k) * 7 % 31 - 15) * static_cast<float>(value) * 0.25f;
+    }
+  }
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    start.push_back(static_cast<float>(i));
+    wanted[i] += static_cast<float>(i);
+  }
+  DeviceBuffer<unsigned short> d_a(a), d_b(b), d_b_transposed(b_transposed);
+  for (const bool transposed : {false, true}) {
+    DeviceBuffer<float> results(start);
+    intrinsics::tensor_product(type, d_a.get(), transposed ? d_b_transposed.get() : d_b.get(), transposed,
+                               results.get());
+    EXPECT_EQ(results.to_host(), wanted) << transposed;
+  }
+}
+
+TEST_P(Intrinsics, TensorCores) {
+  if (!has_tensor_cores()) GTEST_SKIP() << "no tensor cores";
+  multiplies_on_tensor_cores<needle::BFloat16>(intrinsics::Half::bf16);
+  multiplies_on_tensor_cores<needle::Float16>(intrinsics::Half::f16);
+}
+
+template <class T>
+void packs(intrinsics::Half type) {
+  // Ties, numbers that round up to the next power, subnormal and too large ones.
+  const std::vector<float> x{0.0f,      -0.0f,     1.0f,      -2.5f,    1.00390625f, 1.01171875f,
+                             0.33333f,  65504.0f,  65519.0f,  65520.0f, 1e-5f,       3.0e-8f,
+                             -2.98e-8f, 1e-40f,    3.39e38f,  -3.4e38f, HUGE_VALF,   -HUGE_VALF,
+                             1e5f,      0.999999f, 2.000977f, -7e-6f};
+  DeviceBuffer<float> d_x(x);
+  DeviceBuffer<unsigned> words(x.size() / 2);
+  intrinsics::pack(type, d_x.get(), words.get(), static_cast<int>(x.size() / 2));
+  const std::vector<unsigned> r = words.to_host();
+  for (std::size_t i = 0; i < x.size(); ++i)
+    EXPECT_EQ(r[i / 2] >> (i % 2 * 16) & 0xffffu, T(x[i]).bits) << x[i];
+}
+
+TEST_P(Intrinsics, PairsOfHalves) {
+  if (!has_tensor_cores()) GTEST_SKIP() << "no tensor cores";
+  packs<needle::BFloat16>(intrinsics::Half::bf16);
+  packs<needle::Float16>(intrinsics::Half::f16);
+}
+
+TEST_P(Intrinsics, AsynchronousCopies) {
+  std::vector<uint4> x(64);
+  for (unsigned i = 0; i < 64; ++i) x[i] = {i, i + 100, i + 200, i + 300};
+  DeviceBuffer<uint4> d_x(x), y(64);
+  intrinsics::copy_rows_async(d_x.get(), y.get());
+  const std::vector<uint4> r = y.to_host();
+  for (unsigned i = 0; i < 64; ++i) {
+    EXPECT_EQ(r[i].x, i % 2 == 0 ? i : 0);
+    EXPECT_EQ(r[i].w, i % 2 == 0 ? i + 300 : 0);
+  }
 }
 
 #if defined(NEEDLE_CUDA_EMULATED)
