@@ -51,13 +51,14 @@ const SizeCase kSizes[] = {
 class AttentionSizes : public testing::TestWithParam<std::tuple<Device, SizeCase>> {};
 
 TEST_P(AttentionSizes, FusedEqualsTheDefinition) {
-  const auto& [device, c] = GetParam();
+  const Device device = std::get<0>(GetParam());
+  const SizeCase& c = std::get<1>(GetParam());
   Generator random(1);
-  const auto draw = [&, d = device](const Shape& shape) {
-    return NDArray::random({Distribution::Kind::normal, 0, 1}, shape, random, DType::f64, d);
+  const auto draw = [&](const Shape& shape) {
+    return NDArray::random({Distribution::Kind::normal, 0, 1}, shape, random, DType::f64);
   };
-  const auto some = [&, d = device](const Shape& shape) {
-    return NDArray::random({Distribution::Kind::bernoulli, 0.8, 0}, shape, random, DType::boolean, d);
+  const auto some = [&](const Shape& shape) {
+    return NDArray::random({Distribution::Kind::bernoulli, 0.8, 0}, shape, random, DType::boolean);
   };
   AttentionOptions options = c.options;
   if (c.padded) options.key_mask = some({c.batch, c.keys});
@@ -67,20 +68,23 @@ TEST_P(AttentionSizes, FusedEqualsTheDefinition) {
   if (c.biased) inputs.push_back(draw({c.batch, 1, c.queries, c.keys}));
   const NDArray seed = draw({c.batch, c.heads, c.queries, c.value_width});
 
-  const auto run = [&](bool fused, DType dtype) {
+  const auto run = [&](bool fused, DType dtype, Device on) {
+    AttentionOptions there = options;
+    if (c.padded) there.key_mask = options.key_mask.to(on);
+    if (c.chosen) there.allowed = options.allowed.to(on);
     Tensors leaves;
-    for (const NDArray& x : inputs) leaves.emplace_back(x.cast(DType::f32).cast(dtype), true);
+    for (const NDArray& x : inputs) leaves.emplace_back(x.cast(DType::f32).cast(dtype).to(on), true);
     const Tensor bias = c.biased ? leaves[3] : Tensor();
-    const Tensor y = fused ? attention(leaves[0], leaves[1], leaves[2], options, bias)
-                           : attention_definition(leaves[0], leaves[1], leaves[2], options, bias);
-    y.backward(seed.cast(DType::f32).cast(dtype));
+    const Tensor y = fused ? attention(leaves[0], leaves[1], leaves[2], there, bias)
+                           : attention_definition(leaves[0], leaves[1], leaves[2], there, bias);
+    y.backward(seed.cast(DType::f32).cast(dtype).to(on));
     NDArrays results{y.array()};
     for (const Tensor& leaf : leaves) results.push_back(leaf.grad());
     return results;
   };
-  const NDArrays right = run(false, DType::f64);
-  for (const DType dtype : {DType::f64, DType::f32}) {
-    const NDArrays ours = run(true, dtype);
+  const NDArrays right = run(false, DType::f64, cpu());
+  for (const DType dtype : computing_dtypes(device)) {
+    const NDArrays ours = run(true, dtype, device);
     for (std::size_t i = 0; i < right.size(); ++i) {
       EXPECT_TRUE(agrees(ours[i], right[i], bound_of(dtype), largest_magnitude(seed)))
           << name_of(dtype) << ' ' << i;

@@ -46,37 +46,37 @@ TEST_P(Attention, S01_CausalQueriesReadKeysUpToTheirOwn) {
     }
   }
   // The mask enters before the softmax: what is left sums to 1.
-  EXPECT_TRUE(agrees(reduce(Sum{}, w, {-1}), NDArray::ones({1, 2, 5}, DType::f64, device())));
+  EXPECT_TRUE(agrees(reduce(Sum{}, w, {-1}), NDArray::ones({1, 2, 5}, exact(), device())));
 }
 
 TEST_P(Attention, S02_MaskBeforeTheSoftmax) {
-  const std::vector<double> w = weights_of({std::log(2.0), 0, 0}, {1, 1, 0}, DType::f64);
-  EXPECT_NEAR(w[0], 2.0 / 3, 1e-12);
-  EXPECT_NEAR(w[1], 1.0 / 3, 1e-12);
+  const std::vector<double> w = weights_of({std::log(2.0), 0, 0}, {1, 1, 0}, exact());
+  EXPECT_NEAR(w[0], 2.0 / 3, within(1e-12));
+  EXPECT_NEAR(w[1], 1.0 / 3, within(1e-12));
   EXPECT_EQ(w[2], 0);
-  EXPECT_NEAR(w[0] * 2 + w[1] * 0 + w[2] * 4, 4.0 / 3, 1e-12);
-  EXPECT_NEAR(w[0] * 0 + w[1] * 2 + w[2] * 4, 2.0 / 3, 1e-12);
+  EXPECT_NEAR(w[0] * 2 + w[1] * 0 + w[2] * 4, 4.0 / 3, within(1e-12));
+  EXPECT_NEAR(w[0] * 0 + w[1] * 2 + w[2] * 4, 2.0 / 3, within(1e-12));
   EXPECT_GT(std::abs(w[0] - 0.5), 0.1);  // as zeroing after the softmax would give, with a sum of 3/4
 }
 
 TEST_P(Attention, S03_WorkedExample) {
   const std::vector<double> scores{0, std::log(2.0), std::log(4.0)}, values{2, 7, 99};
   const auto output = [&](const std::vector<std::uint8_t>& allowed) {
-    const std::vector<double> w = weights_of(scores, allowed, DType::f64);
+    const std::vector<double> w = weights_of(scores, allowed, exact());
     return w[0] * values[0] + w[1] * values[1] + w[2] * values[2];
   };
-  EXPECT_NEAR(output({}), 412.0 / 7, 1e-11);
-  EXPECT_NEAR(output({1, 1, 0}), 16.0 / 3, 1e-11);
+  EXPECT_NEAR(output({}), 412.0 / 7, within(1e-11));
+  EXPECT_NEAR(output({1, 1, 0}), 16.0 / 3, within(1e-11));
   EXPECT_GT(std::abs(output({1, 1, 0}) - 16.0 / 7), 1);
 }
 
 TEST_P(Attention, S04_MaskedWeightsAndTheirGradientsAreExactlyZero) {
-  for (const DType dtype : {DType::f32, DType::f64}) {
+  for (const DType dtype : dtypes()) {
     for (const double masked : {-1e30, -5.0, 0.0, 700.0, 1e30}) {
       const std::vector<double> w = weights_of({1, masked, 2, masked}, {1, 0, 1, 0}, dtype);
       EXPECT_EQ(w[1], 0);
       EXPECT_EQ(w[3], 0);
-      EXPECT_NEAR(w[0], 1 / (1 + std::exp(1.0)), 1e-6);
+      EXPECT_NEAR(w[0], 1 / (1 + std::exp(1.0)), within(1e-6));
     }
     const Tensor q(normal({1, 1, 2, 4}, 1, dtype), true), k(normal({1, 1, 3, 4}, 2, dtype), true),
         v(normal({1, 1, 3, 2}, 3, dtype), true);
@@ -255,15 +255,15 @@ TEST_P(Attention, S43_WindowOfWPositions) {
 
 TEST_P(Attention, S44_CapThenBiasThenMaskThenSoftmax) {
   const double cap = 1.5;
-  const NDArray k = one_hot(NDArray::arange(3, DType::i64, device()), 3, DType::f64).reshape({1, 1, 3, 3});
+  const NDArray k = one_hot(NDArray::arange(3, DType::i64, device()), 3, exact()).reshape({1, 1, 3, 3});
   const std::vector<double> scores{40, -3, 2}, biases{0.5, 2, 7};
   AttentionOptions options{.scale = 1, .soft_cap = cap};
   options.allowed = mask({1, 1, 0}, {1, 1, 1, 3});
   const NDArray w = weights(array(scores, {1, 1, 1, 3}), k, options, Tensor(array(biases, {1, 1, 1, 3})));
   const double first = std::exp(cap * std::tanh(scores[0] / cap) + biases[0]),
                second = std::exp(cap * std::tanh(scores[1] / cap) + biases[1]);
-  EXPECT_NEAR(w.item({0, 0, 0, 0}), first / (first + second), 1e-12);
-  EXPECT_NEAR(w.item({0, 0, 0, 1}), second / (first + second), 1e-12);
+  EXPECT_NEAR(w.item({0, 0, 0, 0}), first / (first + second), within(1e-12));
+  EXPECT_NEAR(w.item({0, 0, 0, 1}), second / (first + second), within(1e-12));
   EXPECT_EQ(w.item({0, 0, 0, 2}), 0);
 }
 
@@ -279,8 +279,8 @@ TEST_P(Attention, S45_RotaryTurnsPairsByPositionOverBase) {
                            b = pairs == RotaryPairs::halves ? r + 3 : 2 * r + 1;
         const double angle = (t == 0 ? 3 : 250) / std::pow(base, 2.0 * static_cast<double>(r) / 6),
                      xa = x.item({0, 0, t, a}), xb = x.item({0, 0, t, b});
-        EXPECT_NEAR(y.item({0, 0, t, a}), xa * std::cos(angle) - xb * std::sin(angle), 1e-12);
-        EXPECT_NEAR(y.item({0, 0, t, b}), xa * std::sin(angle) + xb * std::cos(angle), 1e-12);
+        EXPECT_NEAR(y.item({0, 0, t, a}), xa * std::cos(angle) - xb * std::sin(angle), within(1e-12));
+        EXPECT_NEAR(y.item({0, 0, t, b}), xa * std::sin(angle) + xb * std::cos(angle), within(1e-12));
       }
     }
   }
@@ -336,7 +336,7 @@ TEST_P(Attention, S04_WhatIsNotANumberStaysBehindTheMask) {
     NDArray last_value = value.copy(), last_key = key.copy();
     for (NDArray* array : {&last_value, &last_key}) {
       NDArray end = array->slice(2, 66, 70);
-      end.assign(NDArray::full(end.shape(), std::numeric_limits<double>::infinity(), DType::f64, device()));
+      end.assign(NDArray::full(end.shape(), std::numeric_limits<double>::infinity(), exact(), device()));
       std::swap(*array, array == &last_value ? value : key);
     }
     EXPECT_TRUE(agrees(attend(options), before));

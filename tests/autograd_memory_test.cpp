@@ -49,7 +49,7 @@ TEST_P(AutogradMemory, MemoryIsBackToParametersAndGradientsAfterAStep) {
 
 TEST_P(AutogradMemory, WhatNoGradientReadsIsFreedAtOnce) {
   const std::size_t before = device()->memory_stats().live;
-  const Tensor x(NDArray::ones({1000}, DType::f64, device()), true);
+  const Tensor x(NDArray::ones({1000}, exact(), device()), true);
   Tensor y = x;
   for (int i = 0; i < 10; ++i) y = y + 1.0;
   EXPECT_EQ(device()->memory_stats().live, before + 2 * 8000);  // x and the last y
@@ -90,7 +90,7 @@ TEST_P(AutogradMemory, CheckpointEqualsThePlainFunction) {
 }
 
 TEST_P(AutogradMemory, CheckpointKeepsOnlyItsInputs) {
-  const Tensor x(NDArray::ones({1000}, DType::f64, device()), true);
+  const Tensor x(NDArray::ones({1000}, exact(), device()), true);
   const auto chain = [](const Tensors& in) {
     Tensor y = in[0];
     for (int i = 0; i < 20; ++i) y = exp(y) * 0.1;

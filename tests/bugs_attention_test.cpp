@@ -12,8 +12,8 @@ class AttentionBugs : public OnDevice {
   Tensor mean_of(const std::vector<double>& values, std::int64_t queries,
                  const AttentionOptions& options) const {
     const auto keys = static_cast<std::int64_t>(values.size());
-    return attention(Tensor(NDArray::zeros({1, 1, queries, 2}, DType::f64, device())),
-                     Tensor(NDArray::zeros({1, 1, keys, 2}, DType::f64, device())),
+    return attention(Tensor(NDArray::zeros({1, 1, queries, 2}, exact(), device())),
+                     Tensor(NDArray::zeros({1, 1, keys, 2}, exact(), device())),
                      Tensor(array(values, {1, 1, keys, 1})), options);
   }
   /// The weights of one query with these scores.
@@ -35,7 +35,7 @@ TEST_P(AttentionBugs, BR001_FullyMaskedQueryPoisonsNothing) {
   const std::vector<double> rows{1, 0, 0, 1, 1, 1}, numbers{1, 2, 3, 4, 5, 6};
   AttentionOptions options;
   options.allowed = mask({1, 0, 0, 1, 1, 0, 0, 0, 0}, {1, 1, 3, 3});
-  for (const DType dtype : {DType::f64, DType::f32}) {
+  for (const DType dtype : dtypes()) {
     const Tensor q = leaf(rows, {1, 1, 3, 2}, dtype), k = leaf(rows, {1, 1, 3, 2}, dtype),
                  v = leaf(numbers, {1, 1, 3, 2}, dtype);
     const Tensor y = attention(q, k, v, options);
@@ -53,7 +53,7 @@ TEST_P(AttentionBugs, BR001_FullyMaskedQueryPoisonsNothing) {
 }
 
 TEST_P(AttentionBugs, BR003_MaskingSelectsAndDoesNotAdd) {
-  for (const DType dtype : {DType::f64, DType::f32}) {
+  for (const DType dtype : dtypes()) {
     EXPECT_TRUE(same(weights_of({0, 0, 2e9}, {1, 1, 0}, dtype), array({0.5, 0.5, 0})));
     EXPECT_TRUE(same(weights_of({1, 2, 3}, {0, 0, 1}, dtype), array({0, 0, 1})));
   }
@@ -83,7 +83,7 @@ TEST_P(AttentionBugs, BR006_TrueMeansMayAttend) {
 
 TEST_P(AttentionBugs, BR007_CrossAttentionMaskIsRectangular) {
   const auto zeros = [&](std::int64_t time) {
-    return Tensor(NDArray::zeros({2, 1, time, 2}, DType::f64, device()));
+    return Tensor(NDArray::zeros({2, 1, time, 2}, exact(), device()));
   };
   const Tensor values(array({1, 2, 6, 10, 20, 60}, {2, 1, 3, 1}));
   const NDArray wanted = array({3, 3, 10, 10}, {2, 1, 2, 1}), real = mask({1, 1, 1, 1, 0, 0}, {2, 3});
@@ -102,7 +102,7 @@ TEST_P(AttentionBugs, BR007_CrossAttentionMaskIsRectangular) {
 }
 
 TEST_P(AttentionBugs, BR009_HeadsAreMergedByTime) {
-  const Tensor heads(NDArray::arange(8, DType::f64, device()).reshape({1, 2, 2, 2}));
+  const Tensor heads(NDArray::arange(8, exact(), device()).reshape({1, 2, 2, 2}));
   const Tensor merged = reshape(permute(heads, {0, 2, 1, 3}), {1, 2, 4});
   EXPECT_TRUE(same(merged.array(), array({0, 1, 4, 5, 2, 3, 6, 7}, {1, 2, 4})));
   EXPECT_TRUE(same(permute(reshape(merged, {1, 2, 2, 2}), {0, 2, 1, 3}).array(), heads.array()));

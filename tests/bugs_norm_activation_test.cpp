@@ -27,7 +27,7 @@ TEST_P(NormActivationBugs, BR025_LargeMeanAndSmallSpread) {
 }
 
 TEST_P(NormActivationBugs, BR027_EpsilonInsideTheRootOfTheBiasedVariance) {
-  for (const DType dtype : {DType::f64, DType::f32}) {
+  for (const DType dtype : dtypes()) {
     const Tensor x(array({0.001, 0.002, 0.003}, {3}, dtype));
     EXPECT_TRUE(agrees(layer_norm(x).array(), array({-0.30618621784789724, 0, 0.30618621784789724}), 1e-6));
   }
@@ -44,7 +44,7 @@ TEST_P(NormActivationBugs, BR028_TheTwoFormsOfGelu) {
                   0.8674951246561629,    1.0833154705876864,  1.085231801078197,    1.011945647204184},
       tanh_slope{-0.011584166630969516, -0.08609925662361825, -0.08296408384578255, 0.13263009646535764, 0.5,
                  0.8673699035346424,    1.0829640838457826,   1.0860992566236183,   1.0115841666309695};
-  for (const DType dtype : {DType::f64, DType::f32}) {
+  for (const DType dtype : dtypes()) {
     const double bound = dtype == DType::f64 ? 1e-13 : 1e-6;
     for (const bool recorded : {false, true}) {
       const Tensor x = leaf(points, {9}, dtype);
@@ -70,7 +70,7 @@ TEST_P(NormActivationBugs, BR030_DropoutsGradientFollowsItsMaskEvenAtZeros) {
       double kept = 0;
       for (std::size_t i = 0; i < values.size(); ++i) {
         EXPECT_TRUE(slope[i] == 0 || std::abs(slope[i] - 1 / (1 - p)) < 1e-15) << slope[i];
-        EXPECT_NEAR(out[i], values[i] * slope[i], 1e-12);
+        EXPECT_NEAR(out[i], values[i] * slope[i], within(1e-12));
         kept += slope[i] != 0;
       }
       EXPECT_NEAR(kept, 1000 * (1 - p), 50);

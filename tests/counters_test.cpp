@@ -100,7 +100,7 @@ TEST_P(CountersTest, S31_AttentionCountsThePairsThatItsMasksAllow) {
   for (const auto& [name, options] : cases) {
     const Shape full{2, 2, 3, 5};
     const NDArray pairs = allowed_pairs(options, 3, 5, device()).broadcast_to(full);
-    const double wanted = reduce(Sum{}, pairs.cast(DType::f64)).item();
+    const double wanted = reduce(Sum{}, pairs.cast(exact())).item();
     OperationCounter counter;
     const ObserverScope watch(&counter);
     attention(Tensor(normal({2, 2, 3, 4}, 1)), Tensor(normal({2, 1, 5, 4}, 2)),

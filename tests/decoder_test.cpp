@@ -19,7 +19,8 @@ class DecoderTest : public testing::TestWithParam<std::tuple<Device, NamedDecode
  protected:
   Device device() const { return std::get<0>(GetParam()); }
   const DecoderConfig& config() const { return std::get<1>(GetParam()).config; }
-  Decoder model(DType dtype = DType::f64) const { return make_decoder(config(), device(), dtype); }
+  Decoder model() const { return make_decoder(config(), device()); }
+  Decoder model(DType dtype) const { return make_decoder(config(), device(), dtype); }
 };
 
 const std::vector<TokenRow> kRows{{1, 4, 12, 7, 3}, {1, 9}, {5}, {8, 2, 2, 6, 11, 10, 3}};
@@ -46,8 +47,7 @@ TEST_P(DecoderTest, S06_GradientsOfLaterInputsAreExactlyZero) {
   const Tensor embedded(decoder.embed(input, {}).array(), true);
   const Tensor logits = decoder.head(decoder.states(embedded, input, {}));
   Generator random(5);
-  const Tensor weights(
-      NDArray::random({Distribution::Kind::normal, 0, 1}, {13}, random, DType::f64, device()));
+  const Tensor weights(NDArray::random({Distribution::Kind::normal, 0, 1}, {13}, random, exact_dtype(device()), device()));
   for (std::int64_t i = 0; i < 5; ++i) {
     const Tensor output = sum(slice(logits, 1, i, i + 1) * weights);
     const NDArray slope = gradients(output, {embedded})[0].array()[0];
@@ -64,7 +64,7 @@ TEST_P(DecoderTest, S06_GradientsOfLaterInputsAreExactlyZero) {
 
 /// The same weights as another decoder that differs in its config alone.
 Decoder with_config(Decoder& decoder, const DecoderConfig& config, Device device) {
-  Decoder other = make_decoder(config, device, DType::f64, 4);
+  Decoder other = make_decoder(config, device, exact_dtype(device), 4);
   copy_state(decoder, other);
   return other;
 }
@@ -110,7 +110,7 @@ TEST_P(DecoderTest, S11_WithoutMaskAndPositionsAPermutationIsOnlyAPermutation) {
 }
 
 TEST_P(DecoderTest, S18_ARowIsTheSameAloneOrPaddedOnEitherSide) {
-  for (const DType dtype : {DType::f64, DType::f32}) {
+  for (const DType dtype : computing_dtypes(device())) {
     Decoder decoder = model(dtype);
     const NoGrad off;
     for (const PaddingSide side : {PaddingSide::left, PaddingSide::right}) {
@@ -219,7 +219,7 @@ TEST_P(PlainDecoderTest, S14_AttentionAndLossLeavePaddingOutEachForItself) {
   const double right = total / 9;
   for (const PaddingSide side : {PaddingSide::left, PaddingSide::right}) {
     const LabelledBatch batch = labelled(sequences, side, device());
-    EXPECT_NEAR(loss_of(batch.input, batch.labels), right, 1e-12);
+    EXPECT_NEAR(loss_of(batch.input, batch.labels), right, within(1e-12));
     // The labels alone do not keep attention from reading PAD on the left.
     SequenceInput unmasked = batch.input;
     unmasked.real = NDArray();

@@ -6,6 +6,7 @@
 
 #include "needle/models/decoder.h"
 #include "needle/train/trainer.h"
+#include "tests/on_devices.h"
 
 namespace needle {
 
@@ -69,8 +70,7 @@ inline std::vector<NamedDecoder> various_decoders() {
 }
 
 /// A decoder with weights large enough that every part of it shows in the logits.
-inline Decoder make_decoder(const DecoderConfig& config, Device device, DType dtype = DType::f64,
-                            std::uint64_t seed = 3) {
+inline Decoder make_decoder(const DecoderConfig& config, Device device, DType dtype, std::uint64_t seed = 3) {
   Generator random(seed);
   Decoder model(config, random, device, dtype);
   const NoGrad off;
@@ -81,6 +81,10 @@ inline Decoder make_decoder(const DecoderConfig& config, Device device, DType dt
     parameter.tensor.set_array(binary(Add{}, array, moved));
   }
   return model;
+}
+
+inline Decoder make_decoder(const DecoderConfig& config, Device device) {
+  return make_decoder(config, device, exact_dtype(device));
 }
 
 /// Rows of tokens as one batch, `width` wide (0: as the longest), PAD on the given side.

@@ -92,7 +92,7 @@ TEST_P(ModelsTest, ACloneIsIndependent) {
   const NDArray before = logits_alone(model, row, device());
   EXPECT_TRUE(same(logits_alone(clone, row, device()), before));
   for (Parameter& parameter : clone.parameters())
-    parameter.tensor.set_array(NDArray::zeros(parameter.tensor.shape(), DType::f64, device()));
+    parameter.tensor.set_array(NDArray::zeros(parameter.tensor.shape(), exact(), device()));
   EXPECT_TRUE(same(logits_alone(model, row, device()), before));
 }
 
@@ -112,7 +112,7 @@ TEST_P(ModelsTest, DropoutActsInTrainingAlone) {
 
 TEST_P(ModelsTest, S23_SinusoidalPositionsAreFixedAndWantAnEvenWidth) {
   EXPECT_TRUE(contains(error_of([&] { sinusoidal_table(5, 3); }), {"even", "3"}));
-  EXPECT_TRUE(agrees(sinusoidal_table(2, 4, DType::f64, device())[1],
+  EXPECT_TRUE(agrees(sinusoidal_table(2, 4, exact(), device())[1],
                      array({std::sin(1), std::cos(1), std::sin(0.01), std::cos(0.01)})));
   DecoderConfig config = various_decoders()[0].config;
   const auto has_table = [&] {
@@ -143,7 +143,7 @@ TEST_P(ModelsTest, S24_ATiedHeadIsTheTokenTableTransposed) {
   for (const Parameter& parameter : shared) named(own, parameter.name).set_array(parameter.tensor.array());
   const Tensor table = named(tied, "token_embedding.weight");
   named(own, "head.weight").set_array(table.array().transpose().copy());
-  named(own, "head.bias").set_array(NDArray::zeros({13}, DType::f64, device()));
+  named(own, "head.bias").set_array(NDArray::zeros({13}, exact(), device()));
 
   const SequenceInput input{ids({5, 1, 5}, {1, 3}), {}, {}};
   const NDArray seed = normal({1, 3, 13}, 3);

@@ -19,7 +19,7 @@ TEST_P(ModulesTest, S11_AttentionAloneOnlyPermutes) {
   block.width = 6;
   block.heads = block.key_value_heads = 2;
   block.causal = false;
-  MultiHeadAttention attention(block, {random, device(), DType::f64, Initialisation::uniform});
+  MultiHeadAttention attention(block, {random, device(), exact(), Initialisation::uniform});
   const NDArray x = normal({1, 4, 6}, 2);
   const std::vector<std::int64_t> order{2, 0, 3, 1};
   const auto permuted = [&](const NDArray& rows) {
@@ -27,7 +27,7 @@ TEST_P(ModulesTest, S11_AttentionAloneOnlyPermutes) {
   };
   const auto attend = [&](const NDArray& rows) { return attention.forward(Tensor(rows), {}, {}, 0).array(); };
   EXPECT_TRUE(agrees(attend(permuted(x)), permuted(attend(x))));
-  const NDArray places = sinusoidal_table(4, 6, DType::f64, device());
+  const NDArray places = sinusoidal_table(4, 6, exact(), device());
   const auto placed = [&](const NDArray& rows) { return binary(Add{}, rows, places); };
   EXPECT_FALSE(agrees(attend(placed(permuted(x))), permuted(attend(placed(x)))));
 }
@@ -54,7 +54,7 @@ TEST_P(ModulesTest, S24_BlocksAreIndependentUnlessOneIsUsedTwice) {
   block.ffn = 10;
   const auto build = [&](bool share) {
     Generator random(1);
-    return TwoBlocks(block, {random, device(), DType::f64, Initialisation::uniform}, share);
+    return TwoBlocks(block, {random, device(), exact(), Initialisation::uniform}, share);
   };
   TwoBlocks shared = build(true), own = build(false);
   EXPECT_EQ(own.parameter_count(), 2 * shared.parameter_count());
@@ -79,19 +79,19 @@ TEST_P(ModulesTest, S24_BlocksAreIndependentUnlessOneIsUsedTwice) {
   const std::vector<Parameter> ours = shared.parameters(), theirs = own.parameters();
   for (std::size_t i = 0; i < ours.size(); ++i) {
     const NDArray both = binary(Add{}, theirs[i].tensor.grad(), theirs[i + ours.size()].tensor.grad());
-    EXPECT_TRUE(agrees(ours[i].tensor.grad(), both, 1e-9, 1)) << ours[i].name;
+    EXPECT_TRUE(agrees(ours[i].tensor.grad(), both, within(1e-9), 1)) << ours[i].name;
   }
   // One step moves it once.
   const NDArray before = ours[0].tensor.array().copy();
   Sgd optimizer(groups_by_rank(ours, 0));
   optimizer.step(0.1);
-  const NDArray step = binary(Multiply{}, ours[0].tensor.grad(), NDArray::scalar(0.1, DType::f64, device()));
+  const NDArray step = binary(Multiply{}, ours[0].tensor.grad(), NDArray::scalar(0.1, exact(), device()));
   EXPECT_TRUE(agrees(ours[0].tensor.array(), binary(Subtract{}, before, step)));
 }
 
 TEST_P(ModulesTest, S25_FeedForwardAndNormActOnEachPositionAlone) {
   Generator random(1);
-  const Init init{random, device(), DType::f64, Initialisation::uniform};
+  const Init init{random, device(), exact(), Initialisation::uniform};
   const Tensor x(normal({2, 3, 6}, 2));
   for (const Activation activation :
        {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::gated}) {
@@ -115,7 +115,7 @@ TEST_P(ModulesTest, S25_FeedForwardAndNormActOnEachPositionAlone) {
   LayerNorm norm(6, init);
   const NDArray normed = norm.forward(x).array();
   EXPECT_TRUE(agrees(normed[1][2], norm.forward(Tensor(x.array()[1][2].copy())).array()));
-  EXPECT_NEAR(reduce(Sum{}, normed[1][2]).item(), 0, 1e-12);
+  EXPECT_NEAR(reduce(Sum{}, normed[1][2]).item(), 0, within(1e-12));
 }
 
 TEST_P(ModulesTest, S20_PostNormBlockWithOneHead) {
@@ -126,7 +126,7 @@ TEST_P(ModulesTest, S20_PostNormBlockWithOneHead) {
   block.ffn = 10;
   block.activation = Activation::relu;
   block.order = NormOrder::post;
-  const Block ours(block, {random, device(), DType::f64, Initialisation::uniform});
+  const Block ours(block, {random, device(), exact(), Initialisation::uniform});
   const Tensor x(normal({1, 4, 6}, 2));
   const Tensors parts = split(linear(x, ours.attention.qkv.weight, ours.attention.qkv.bias), {6, 6, 6}, -1);
   Tensors heads;

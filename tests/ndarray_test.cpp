@@ -15,9 +15,10 @@ namespace {
 class Arrays : public OnDevice {
  protected:
   /// 0, 1, 2, ... in that shape.
-  NDArray counted(const Shape& shape, DType dtype = DType::f64) const {
+  NDArray counted(const Shape& shape, DType dtype) const {
     return NDArray::arange(shape.count(), dtype, device()).reshape(shape);
   }
+  NDArray counted(const Shape& shape) const { return counted(shape, exact()); }
 };
 INSTANTIATE_TEST_SUITE_P(, Arrays, testing::ValuesIn(all_devices()), device_name);
 
@@ -31,7 +32,7 @@ TEST_P(Arrays, Creation) {
     EXPECT_EQ(NDArray::full({2}, 1, dtype, device()).dtype(), dtype);
     EXPECT_TRUE(NDArray::zeros({3, 0, 2}, dtype, device()).to_vector<float>().empty());
   }
-  EXPECT_TRUE(same(NDArray::arange(4, DType::f64, device(), 1, -0.5), array({1, 0.5, 0, -0.5})));
+  EXPECT_TRUE(same(NDArray::arange(4, exact(), device(), 1, -0.5), array({1, 0.5, 0, -0.5})));
   EXPECT_EQ(NDArray::scalar(2.5, DType::f32, device()).shape(), Shape{});
   EXPECT_FALSE(NDArray().defined());
   EXPECT_TRUE(contains(error_of([&] { array({1, 2, 3}, {2, 2}); }), {"3 values", "[2, 2]"}));
@@ -47,7 +48,7 @@ TEST_P(Arrays, ViewsShareTheirElements) {
   NDArray x = counted({2, 3, 4});
   NDArray part = x.transpose(0, 2).slice(0, 1, 4, 2)[0];  // [3, 2]: x[:, :, 1] transposed
   EXPECT_TRUE(same(part, array({1, 13, 5, 17, 9, 21}, {3, 2})));
-  part.assign(NDArray::scalar(-1, DType::f64, device()));
+  part.assign(NDArray::scalar(-1, exact(), device()));
   EXPECT_EQ(x.item({1, 2, 1}), -1);
   EXPECT_EQ(x.item({1, 2, 2}), 22);
   EXPECT_EQ(x.writes(), 1u);
@@ -222,11 +223,11 @@ TEST_P(Arrays, RandomNumbersAreAFunctionOfSeedAndPosition) {
     set_threads(2);
     EXPECT_TRUE(same(draw(distribution, 100001, 0), one));
     EXPECT_TRUE(same(draw(distribution, 1000, 400), one.slice(0, 400, 1400)));
-    const double average = mean(Tensor(one.cast(DType::f64))).item();
+    const double average = mean(Tensor(one)).item();
     EXPECT_NEAR(average, kind == Distribution::Kind::uniform ? 0.5 : distribution.a, 0.01);
   }
   set_threads(before);
-  const NDArray numbers = draw({Distribution::Kind::normal, 0, 1}, 100000, 0).cast(DType::f64);
+  const NDArray numbers = draw({Distribution::Kind::normal, 0, 1}, 100000, 0);
   EXPECT_NEAR(variance(Tensor(numbers)).item(), 1, 0.02);
   EXPECT_TRUE(contains(error_of([] { set_threads(0); }), {"0"}));
 }

@@ -3,28 +3,60 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cctype>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "needle/autograd.h"
 
 namespace needle {
 
+/// The closest type that a device computes in: float64 on the CPU alone.
+inline DType exact_dtype(Device device) { return device == cpu() ? DType::f64 : DType::f32; }
+/// The types of 32 bits and more that it computes in.
+inline std::vector<DType> computing_dtypes(Device device) {
+  if (device == cpu()) return {DType::f64, DType::f32};
+  return {DType::f32};
+}
+/// All devices with each of these types.
+inline std::vector<std::tuple<Device, DType>> devices_and_dtypes() {
+  std::vector<std::tuple<Device, DType>> all;
+  for (const Device device : all_devices()) {
+    for (const DType dtype : computing_dtypes(device)) all.emplace_back(device, dtype);
+  }
+  return all;
+}
+/// What a device must keep to where the CPU's float64 keeps to `bound`.
+inline double bound_on(Device device, double bound) {
+  return device == cpu() ? bound : std::max(bound, 1e-5);
+}
+
 /// Base of suites that run once a device; their names end in the device's.
 class OnDevice : public testing::TestWithParam<Device> {
  protected:
   Device device() const { return GetParam(); }
+  DType exact() const { return exact_dtype(device()); }
+  std::vector<DType> dtypes() const { return computing_dtypes(device()); }
+  double within(double bound) const { return bound_on(device(), bound); }
 
-  /// A float64 array of these numbers (another type by `dtype`).
-  NDArray array(const std::vector<double>& values, const Shape& shape, DType dtype = DType::f64) const {
+  /// An array of these numbers.
+  NDArray array(const std::vector<double>& values, const Shape& shape, DType dtype) const {
     return NDArray::from(values, shape, device()).cast(dtype);
+  }
+  NDArray array(const std::vector<double>& values, const Shape& shape) const {
+    return array(values, shape, exact());
   }
   NDArray array(const std::vector<double>& values) const {
     return array(values, {static_cast<std::int64_t>(values.size())});
   }
   /// The same as a leaf that requires a gradient.
-  Tensor leaf(const std::vector<double>& values, const Shape& shape, DType dtype = DType::f64) const {
+  Tensor leaf(const std::vector<double>& values, const Shape& shape, DType dtype) const {
     return Tensor(array(values, shape, dtype), true);
+  }
+  Tensor leaf(const std::vector<double>& values, const Shape& shape) const {
+    return leaf(values, shape, exact());
   }
   Tensor leaf(const std::vector<double>& values) const { return Tensor(array(values), true); }
   NDArray ids(const std::vector<std::int64_t>& values, const Shape& shape) const {
@@ -33,10 +65,11 @@ class OnDevice : public testing::TestWithParam<Device> {
   NDArray mask(const std::vector<std::uint8_t>& values, const Shape& shape) const {
     return NDArray::from(values, shape, device());
   }
-  NDArray normal(const Shape& shape, std::uint64_t seed, DType dtype = DType::f64) const {
+  NDArray normal(const Shape& shape, std::uint64_t seed, DType dtype) const {
     Generator random(seed);
     return NDArray::random({Distribution::Kind::normal, 0, 1}, shape, random, dtype, device());
   }
+  NDArray normal(const Shape& shape, std::uint64_t seed) const { return normal(shape, seed, exact()); }
 };
 
 /// Text as a part of a test's name.
@@ -60,6 +93,7 @@ template <class F>
 std::string error_of(F&& function) {
   try {
     function();
+    for (const Device device : all_devices()) device->synchronize();  // some notice only then
   } catch (const Error& error) {
     return error.what();
   }

@@ -43,12 +43,22 @@ void expect_agreement(const Outcome& ours, const Outcome& right, double bound) {
 class OpTable : public testing::TestWithParam<std::tuple<Device, OpCase>> {
  protected:
   const OpCase& op() const { return std::get<1>(GetParam()); }
-  NDArrays inputs(DType dtype = DType::f64) const { return inputs_of(op(), std::get<0>(GetParam()), dtype); }
+  Device device() const { return std::get<0>(GetParam()); }
+  NDArrays inputs(DType dtype) const { return inputs_of(op(), device(), dtype); }
+  /// The same numbers in the CPU's float64.
+  static NDArrays widened(const NDArrays& arrays) {
+    NDArrays result;
+    for (const NDArray& x : arrays) result.push_back(x.to(cpu()).cast(DType::f64));
+    return result;
+  }
 };
 
-TEST_P(OpTable, GradientsAgreeWithFiniteDifferences) {
+/// What agrees with float64 to any order is checked where there is float64.
+class OpTableOnTheCpu : public OpTable {};
+
+TEST_P(OpTableOnTheCpu, GradientsAgreeWithFiniteDifferences) {
   for (const int order : {1, 2}) {
-    const GradientCheckRow row = check_gradient(op().name, op().function, inputs(), order);
+    const GradientCheckRow row = check_gradient(op().name, op().function, inputs(DType::f64), order);
     EXPECT_TRUE(row.passed) << "order " << order << ": error " << row.error << ", difference "
                             << row.difference;
   }
@@ -70,7 +80,7 @@ TEST_P(OpTable, StridedInputsEqualCompactOnes) {
        }},
       {"backwards", [](const NDArray& x) { return x.rank() == 0 ? x : x.flip({0}).copy().flip({0}); }},
   };
-  for (const DType dtype : {DType::f64, DType::f32}) {
+  for (const DType dtype : computing_dtypes(device())) {
     const NDArrays compact = inputs(dtype);
     const Outcome right = run(op().function, compact);
     for (const auto& [name, layout] : layouts) {
@@ -84,29 +94,25 @@ TEST_P(OpTable, StridedInputsEqualCompactOnes) {
 
 TEST_P(OpTable, BroadcastInputsEqualCompactOnes) {
   NDArrays broadcast, compact;
-  for (const NDArray& x : inputs()) {
+  for (const NDArray& x : inputs(exact_dtype(device()))) {
     broadcast.push_back(x.rank() == 0 ? x : x[0].broadcast_to(x.shape()));
     compact.push_back(broadcast.back().copy());
   }
-  expect_agreement(run(op().function, broadcast), run(op().function, compact), 1e-14);
+  expect_agreement(run(op().function, broadcast), run(op().function, compact), bound_on(device(), 1e-14));
 }
 
 TEST_P(OpTable, Float32AgreesWithFloat64) {
   const NDArrays single = inputs(DType::f32);
-  NDArrays widened;
-  for (const NDArray& x : single) widened.push_back(x.cast(DType::f64));
-  expect_agreement(run(op().function, single), run(op().function, widened), 1e-5);
+  expect_agreement(run(op().function, single), run(op().function, widened(single)), 1e-5);
 }
 
 TEST_P(OpTable, SixteenBitTypesAgreeWithFloat64OrAreRefused) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     const NDArrays narrow = inputs(dtype);
-    NDArrays widened;
-    for (const NDArray& x : narrow) widened.push_back(x.cast(DType::f64));
     Outcome ours;
     const std::string refusal = error_of([&] { ours = run(op().function, narrow); });
     if (ours.output.defined())
-      expect_agreement(ours, run(op().function, widened), bound_of(dtype));
+      expect_agreement(ours, run(op().function, widened(narrow)), bound_of(dtype));
     else
       EXPECT_TRUE(contains(refusal, {"wants", "f32", std::string(name_of(dtype))}));
   }
@@ -114,17 +120,51 @@ TEST_P(OpTable, SixteenBitTypesAgreeWithFloat64OrAreRefused) {
 
 TEST_P(OpTable, FusedOpEqualsItsDefinition) {
   if (!op().definition) return;
-  for (const DType dtype : {DType::f64, DType::f32}) {
+  for (const DType dtype : computing_dtypes(device())) {
     expect_agreement(run(op().function, inputs(dtype)), run(op().definition, inputs(dtype)), bound_of(dtype));
   }
 }
 
+/// The gradients of a function's gradients: of <gradient, direction> for fixed directions.
+NDArrays second_gradients(const TensorFunction& function, const NDArrays& arrays) {
+  Generator random(6);
+  Tensors inputs;
+  for (const NDArray& array : arrays) inputs.emplace_back(array, true);
+  const auto direction = [&](const Tensor& like) {
+    const NDArray numbers =
+        NDArray::random({Distribution::Kind::normal, 0, 1}, like.shape(), random, DType::f32, like.device());
+    return Tensor(numbers.cast(like.dtype()));
+  };
+  const Tensor y = function(inputs);
+  Tensor total;
+  for (const Tensor& slope : gradients(y, inputs, direction(y), true)) {
+    const Tensor along = sum(slope * direction(slope));
+    total = total.defined() ? total + along : along;
+  }
+  NDArrays result;
+  for (const Tensor& x : total.requires_grad() ? gradients(total, inputs) : Tensors{})
+    result.push_back(x.array());
+  return result;
+}
+
+TEST_P(OpTable, SecondOrderGradientsAgreeWithFloat64) {
+  const NDArrays single = inputs(DType::f32);
+  const NDArrays ours = second_gradients(op().function, single),
+                 right = second_gradients(op().function, widened(single));
+  ASSERT_EQ(ours.size(), right.size());
+  for (std::size_t i = 0; i < ours.size(); ++i)
+    EXPECT_TRUE(agrees(ours[i], right[i], 1e-5, std::max(1.0, largest_magnitude(right[i])))) << "input " << i;
+}
+
+const auto kNameOfCase = [](const auto& instance) {
+  return test_name(std::get<1>(instance.param).name + "_" + std::get<0>(instance.param).name());
+};
 INSTANTIATE_TEST_SUITE_P(, OpTable,
                          testing::Combine(testing::ValuesIn(all_devices()), testing::ValuesIn(op_table())),
-                         [](const auto& instance) {
-                           return test_name(std::get<1>(instance.param).name + "_" +
-                                            std::get<0>(instance.param).name());
-                         });
+                         kNameOfCase);
+INSTANTIATE_TEST_SUITE_P(, OpTableOnTheCpu,
+                         testing::Combine(testing::Values(cpu()), testing::ValuesIn(op_table())),
+                         kNameOfCase);
 
 TEST(GradientCheck, CatchesAWrongGradient) {
   struct WrongOp final : Op {

@@ -34,7 +34,7 @@ TEST_P(OptimizerTest, BR048_AdamWCorrectsItsBiasAndDecaysByTheRate) {
   for (std::size_t step = 0; step < 3; ++step) {
     set_gradient(p, array({gradients[step]}));
     optimizer.step(1e-3);
-    EXPECT_NEAR(p.tensor.item(), right[step], 1e-12);
+    EXPECT_NEAR(p.tensor.item(), right[step], within(1e-12));
   }
 }
 
@@ -48,12 +48,12 @@ TEST_P(OptimizerTest, BR049_OnlyTensorsOfTwoOrMoreAxesDecay) {
   EXPECT_EQ(groups[0].parameters.size(), 2);
   EXPECT_EQ(groups[1].parameters.size(), 2);
   Adam optimizer(groups, AdamDecay::decoupled);
-  for (const Parameter& p : all) set_gradient(p, NDArray::zeros(p.tensor.shape(), DType::f64, device()));
+  for (const Parameter& p : all) set_gradient(p, NDArray::zeros(p.tensor.shape(), exact(), device()));
   optimizer.step(0.1);
-  EXPECT_NEAR(all[0].tensor.item(), 0.95, 1e-15);
+  EXPECT_NEAR(all[0].tensor.item(), 0.95, within(1e-15));
   EXPECT_EQ(all[1].tensor.item(), 1);
   EXPECT_EQ(all[2].tensor.item(), 1);
-  EXPECT_NEAR(all[3].tensor.item(), 0.95, 1e-15);
+  EXPECT_NEAR(all[3].tensor.item(), 0.95, within(1e-15));
 }
 
 /// A table that is embedding and head at once, listed under both names.
@@ -75,7 +75,7 @@ TEST_P(OptimizerTest, BR050_ATiedTableIsCountedAndSteppedOnce) {
   EXPECT_EQ(module.parameter_count(), 6);
   const Tensor logits = matmul_transposed(gather_rows(module.table, ids({0}, {1})), module.table);
   const Tensor loss = cross_entropy(logits, ids({1}, {1}));
-  EXPECT_NEAR(loss.item(), 1.1288446085662296, 1e-12);
+  EXPECT_NEAR(loss.item(), 1.1288446085662296, within(1e-12));
   loss.backward();
   EXPECT_TRUE(
       agrees(module.table.grad(), array({-0.20365457706703322, 0.3382966490120503, -0.06765932980241006,
@@ -100,7 +100,7 @@ TEST_P(OptimizerTest, BR052_AnOptimizerGoesOnFromItsStateAndStepCount) {
   const Parameter p = parameter("p", {0}, {1});
   Adam first({{{p}, 0}}, AdamDecay::coupled);
   const double p3 = run(p, first, 3);
-  EXPECT_NEAR(p3, 2.867110327769284, 1e-9);
+  EXPECT_NEAR(p3, 2.867110327769284, within(1e-9));
 
   const auto resumed = [&](bool with_state, bool with_steps) {
     const Parameter q = parameter("p", {p3}, {1});
@@ -115,9 +115,9 @@ TEST_P(OptimizerTest, BR052_AnOptimizerGoesOnFromItsStateAndStepCount) {
     return run(q, second, 3);
   };
   const double lost = resumed(false, false), lost_count = resumed(true, false), whole = resumed(true, true);
-  EXPECT_NEAR(lost, 2.5952169994411385, 1e-9);
-  EXPECT_NEAR(lost_count, 4.941358075485246, 1e-9);
-  EXPECT_NEAR(whole, 4.4539124459191, 1e-9);
+  EXPECT_NEAR(lost, 2.5952169994411385, within(1e-9));
+  EXPECT_NEAR(lost_count, 4.941358075485246, within(1e-9));
+  EXPECT_NEAR(whole, 4.4539124459191, within(1e-9));
   EXPECT_EQ(run(p, first, 3), whole);
 }
 
@@ -141,7 +141,7 @@ TEST_P(OptimizerTest, AllParametersStepAsEachAlone) {
     std::vector<Parameter> parameters;
     std::vector<NDArray> gradients;
     for (const std::size_t i : chosen) {
-      const DType dtype = i == 4 ? DType::f64 : DType::f32;
+      const DType dtype = i == 4 ? exact() : DType::f32;
       Parameter& parameter =
           parameters.emplace_back("p" + std::to_string(i), Tensor(normal(shapes[i], i, dtype), true), false,
                                   std::vector<std::string>{});
@@ -183,8 +183,8 @@ TEST_P(OptimizerTest, GradientsAreClippedByTheNormOfAllOfThem) {
   set_gradient(all[1], array({3}, {1, 1}));
   const GradientNorm clipped = gradient_norm(all, 3.5), below = gradient_norm(all, 8),
                      off = gradient_norm(all, 0);
-  EXPECT_NEAR(clipped.norm, 7, 1e-12);
-  EXPECT_NEAR(clipped.scale, 0.5, 1e-12);
+  EXPECT_NEAR(clipped.norm, 7, within(1e-12));
+  EXPECT_NEAR(clipped.scale, 0.5, within(1e-12));
   EXPECT_EQ(below.scale, 1);
   EXPECT_EQ(off.scale, 1);
   Sgd optimizer(groups_by_rank(all, 0));

@@ -43,10 +43,11 @@ Decoder decoder_of(const ReferenceFile& file, const DecoderConfig& config, Devic
   return model;
 }
 
-class ReferenceDecoderTest : public testing::TestWithParam<std::tuple<Device, std::string, DType>> {
+class ReferenceDecoderTest
+    : public testing::TestWithParam<std::tuple<std::tuple<Device, DType>, std::string>> {
  protected:
-  Device device() const { return std::get<0>(GetParam()); }
-  DType dtype() const { return std::get<2>(GetParam()); }
+  Device device() const { return std::get<0>(std::get<0>(GetParam())); }
+  DType dtype() const { return std::get<1>(std::get<0>(GetParam())); }
   ReferenceFile file() const { return ReferenceFile(std::get<1>(GetParam()), device()); }
   double bound() const { return reference_bound(dtype()); }
 };
@@ -145,29 +146,28 @@ TEST_P(ReferenceDecoderTest, S42_GreedyContinuation) {
   EXPECT_EQ(answers[2], right);
 }
 
-std::string row_name(const testing::TestParamInfo<std::tuple<Device, std::string, DType>>& info) {
-  return test_name(std::get<1>(info.param) + " " + std::string(name_of(std::get<2>(info.param))) + " " +
-                   std::get<0>(info.param).name());
+std::string row_name(const testing::TestParamInfo<ReferenceDecoderTest::ParamType>& info) {
+  const auto& [place, file] = info.param;
+  return test_name(file + " " + std::string(name_of(std::get<1>(place))) + " " + std::get<0>(place).name());
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ReferenceDecoderTest,
-                         testing::Combine(testing::ValuesIn(all_devices()),
-                                          testing::Values("decoder", "decoder_tied_tanh", "decoder_gated"),
-                                          testing::Values(DType::f64, DType::f32)),
+                         testing::Combine(testing::ValuesIn(devices_and_dtypes()),
+                                          testing::Values("decoder", "decoder_tied_tanh", "decoder_gated")),
                          row_name);
 
 class ReferenceTest : public OnDevice {};
 
 TEST_P(ReferenceTest, S23_SinusoidalPositions) {
   const NDArray right = ReferenceFile("sinusoidal_positions", device()).stored("table");
-  EXPECT_TRUE(agrees(sinusoidal_table(50, 16, DType::f64, device()), right, 1e-6));
+  EXPECT_TRUE(agrees(sinusoidal_table(50, 16, exact(), device()), right, 1e-6));
   EXPECT_TRUE(agrees(sinusoidal_table(50, 16, DType::f32, device()), right));
 }
 
 TEST_P(ReferenceTest, OptimizerTrajectories) {
   const ReferenceFile known("optimizers", device());
   const nlohmann::json settings = known.metadata("case");
-  for (const DType dtype : {DType::f64, DType::f32}) {
+  for (const DType dtype : dtypes()) {
     for (const std::string name : {"sgd", "sgd_momentum_decay", "sgd_nesterov", "adam", "adamw"}) {
       const nlohmann::json& how = settings.at(name);
       const Tensor weight(known.array("w0", dtype), true);

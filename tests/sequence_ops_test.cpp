@@ -28,7 +28,7 @@ TEST_P(SequenceOps, S28_RecurrentLayersAgreeWithTheReference) {
                                                          {"gru", RecurrentCell::gru},
                                                          {"lstm", RecurrentCell::lstm}};
   for (const auto& [name, kind] : files) {
-    for (const DType dtype : {DType::f64, DType::f32}) {
+    for (const DType dtype : dtypes()) {
       SCOPED_TRACE(name);
       const double bound = dtype == DType::f64 ? 1e-6 : 1e-5;  // the file's numbers are float32
       const ReferenceFile file(std::string("recurrent_") + name, device());
@@ -73,7 +73,7 @@ TEST_P(SequenceOps, S28_RecurrentLayersAgreeWithTheReference) {
 
 TEST_P(SequenceOps, S29_CausalConvolutionsAgreeWithTheReference) {
   for (const char* name : {"k1_d1", "k2_d1", "k2_d4", "k3_d1", "k3_d2", "k4_d3"}) {
-    for (const DType dtype : {DType::f64, DType::f32}) {
+    for (const DType dtype : dtypes()) {
       SCOPED_TRACE(name);
       const double bound = dtype == DType::f64 ? 1e-6 : 1e-5;
       const ReferenceFile file(std::string("causal_conv_") + name, device());
@@ -203,7 +203,7 @@ TEST_P(SequenceOps, ASequenceInPartsIsTheWholeOne) {
 }
 
 TEST_P(SequenceOps, ImpossibleShapesAreErrorsThatSayWhy) {
-  const auto zeros = [&](const Shape& shape) { return Tensor(NDArray::zeros(shape, DType::f64, device())); };
+  const auto zeros = [&](const Shape& shape) { return Tensor(NDArray::zeros(shape, exact(), device())); };
   using enum RecurrentCell;
   EXPECT_TRUE(contains(error_of([&] {
                          recurrence(gru, zeros({2, 3, 4}), zeros({4, 12}), {}, zeros({2, 4}));

@@ -87,16 +87,16 @@ __global__ void __launch_bounds__(kThreads, 2) attention_kernel(Call call, Heads
     add_weighted<kColumns>(sums, shared, rows, value, place.key, first_column);
   }
   softmax.finish();
-  float inverse[kEach];
   NEEDLE_UNROLL
   for (int i = 0; i < kEach; ++i) {
-    const float total = softmax.total[i];
-    inverse[i] = total == 0 ? 0 : 1 / total;
+    const float total = softmax.total[i], inverse = total == 0 ? 0 : 1 / total;
+    NEEDLE_UNROLL
+    for (float& sum : sums[i]) sum *= inverse;
     if (blockIdx.y == 0 && own_column(0) == 0 && own_row(i) < rows)
       call.log_sum[call.row(place, own_row(i))] =
           total == 0 ? -math::infinity<float>() : softmax.largest[i] + math::log(total);
   }
-  store_rows<kColumns>(output.of(place.batch, place.head), place.query, first_column, sums, inverse);
+  store_rows<kColumns>(output.of(place.batch, place.head), place.query, first_column, sums, 1);
 }
 
 }  // namespace

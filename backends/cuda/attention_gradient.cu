@@ -51,11 +51,12 @@ __device__ inline float selected_product(float factor, float slope) {
 }
 
 /// Turns a tile's products of query and key into weights, and those of incoming gradient and value into the
-/// gradient of the scores. `cap_slopes` takes the soft cap's derivative.
+/// gradient of the capped scores.
 template <class Layout>
 __device__ __forceinline__ void differentiate(const Call& call, const Gradients& gradients,
-                                              const Place& place, Tile& weights, Tile& slopes,
-                                              Tile& cap_slopes) {
+                                              const Place& place, Shared& shared, Tile& weights,
+                                              Tile& slopes) {
+  call.pairs.score<Layout>(place, weights, &shared);
   float shift[kEach], mean_slope[kEach];  // of the queries that this thread has scores of
   NEEDLE_UNROLL
   for (int i = 0; i < kEach; ++i) {
@@ -65,7 +66,6 @@ __device__ __forceinline__ void differentiate(const Call& call, const Gradients&
     shift[i] = inside ? finite_shift(call.log_sum[row]) : 0;
     mean_slope[i] = inside ? gradients.mean_slope[row] : 0;
   }
-  call.pairs.score<Layout>(place, weights, &cap_slopes);
   for_own([&](int i, int j) {
     const int query = Layout::own_query(i, j);
     weights[i][j] = math::exp_nonpositive(weights[i][j] - shift[query]);
@@ -73,9 +73,10 @@ __device__ __forceinline__ void differentiate(const Call& call, const Gradients&
   });
 }
 
-__device__ __forceinline__ void fill(float (&factors)[kEach], float value) {
-  NEEDLE_UNROLL
-  for (int i = 0; i < kEach; ++i) factors[i] = value;
+/// Makes it that of the products, now that differentiate() has left the soft cap's derivatives.
+__device__ __forceinline__ void pass_cap(const Call& call, Shared& shared, Tile& slopes) {
+  if (call.pairs.soft_cap > 0)
+    for_own([&](int i, int j) { slopes[i][j] = selected_product(slopes[i][j], own_weight(shared, i, j)); });
 }
 
 /// A block for each tile of queries of each head, and (y) each slice of the columns.
@@ -92,22 +93,21 @@ __global__ void __launch_bounds__(kThreads, 2) query_gradient_kernel(Call call, 
   const Range keys = call.pairs.keys_of_tile(place.query);
   Sums<kColumns> sums = {};
   for (place.key = keys.first / kTile * kTile; place.key < keys.last; place.key += kTile) {
-    Tile weights = {}, slopes = {}, cap_slopes;
+    Tile weights = {}, slopes = {};
     add_products(slopes, shared, incoming, place.query, value, place.key);
     add_products(weights, shared, query, place.query, key, place.key);
-    differentiate<QueriesAsRows>(call, gradients, place, weights, slopes, cap_slopes);
+    differentiate<QueriesAsRows>(call, gradients, place, shared, weights, slopes);
     if (gradients.bias.data && blockIdx.y == 0)
       call.pairs.for_pairs<QueriesAsRows>(gradients.bias, place,
                                           [&](int i, int j, float& gradient) { gradient = slopes[i][j]; });
     if (!gradients.query.data) continue;
-    for_own([&](int i, int j) { slopes[i][j] = selected_product(slopes[i][j], cap_slopes[i][j]); });
+    pass_cap(call, shared, slopes);
     put_weights(shared, slopes);
     add_weighted<kColumns>(sums, shared, rows, key, place.key, first_column);
   }
   if (!gradients.query.data) return;
-  float factors[kEach];
-  fill(factors, call.pairs.scale);
-  store_rows<kColumns>(gradients.query.of(place.batch, place.head), place.query, first_column, sums, factors);
+  store_rows<kColumns>(gradients.query.of(place.batch, place.head), place.query, first_column, sums,
+                       call.pairs.scale);
 }
 
 /// A block for each tile of keys of each key head, and (y) each slice of the columns. It goes through the
@@ -117,43 +117,39 @@ __global__ void __launch_bounds__(kThreads, kColumns < 128 ? 2 : 1)
     key_gradient_kernel(Call call, Gradients gradients, int key_heads) {
   NEEDLE_SHARED(Shared, shared);
   const int tiles = tiles_of(call.pairs.keys), index = static_cast<int>(blockIdx.x);
-  const int key_head = index / tiles % key_heads, first_column = static_cast<int>(blockIdx.y) * kColumns;
-  Place place{index / tiles / key_heads, key_head * call.group, 0, index % tiles * kTile};
-  const int rows = call.pairs.keys - place.key;
+  const int batch = index / tiles / key_heads, key_head = index / tiles % key_heads;
+  const int first_key = index % tiles * kTile, rows = call.pairs.keys - first_key;
+  const int first_column = static_cast<int>(blockIdx.y) * kColumns;
   const bool key_wanted = gradients.key.data && first_column < call.key.width;
   const bool value_wanted = gradients.value.data && first_column < call.value.width;
-  const Rows key = call.key.of(place.batch, place.head / call.group);
-  const Rows value = call.value.of(place.batch, place.head / call.group);
-  const Range queries = call.pairs.queries_of_tile(place.key);
+  const Range queries = call.pairs.queries_of_tile(first_key);
   Sums<kColumns> key_sums = {}, value_sums = {};
-  for (int served = 0; served < call.group; ++served, ++place.head) {
-    const Rows query = call.query.of(place.batch, place.head);
-    const Rows incoming = gradients.incoming.of(place.batch, place.head);
-    for (place.query = queries.first / kTile * kTile; place.query < queries.last; place.query += kTile) {
-      Tile weights = {}, slopes = {}, cap_slopes;
-      if (key_wanted) add_products(slopes, shared, value, place.key, incoming, place.query);
-      add_products(weights, shared, key, place.key, query, place.query);
-      differentiate<KeysAsRows>(call, gradients, place, weights, slopes, cap_slopes);
+  for (int head = key_head * call.group; head < (key_head + 1) * call.group; ++head) {
+    for (int first_query = queries.first / kTile * kTile; first_query < queries.last; first_query += kTile) {
+      const Place place{batch, head, first_query, first_key};
+      const Rows query = call.query.of(batch, head), key = call.key.of(batch, key_head);
+      const Rows value = call.value.of(batch, key_head), incoming = gradients.incoming.of(batch, head);
+      Tile weights = {}, slopes = {};
+      if (key_wanted) add_products(slopes, shared, value, first_key, incoming, first_query);
+      add_products(weights, shared, key, first_key, query, first_query);
+      differentiate<KeysAsRows>(call, gradients, place, shared, weights, slopes);
+      pass_cap(call, shared, slopes);
       if (value_wanted) {
         put_weights(shared, weights);
-        add_weighted<kColumns>(value_sums, shared, rows, incoming, place.query, first_column);
+        add_weighted<kColumns>(value_sums, shared, rows, incoming, first_query, first_column);
         __syncthreads();
       }
       if (key_wanted) {
-        for_own([&](int i, int j) { slopes[i][j] = selected_product(slopes[i][j], cap_slopes[i][j]); });
         put_weights(shared, slopes);
-        add_weighted<kColumns>(key_sums, shared, rows, query, place.query, first_column);
+        add_weighted<kColumns>(key_sums, shared, rows, query, first_query, first_column);
       }
     }
   }
-  float factors[kEach];
-  fill(factors, call.pairs.scale);
   if (key_wanted)
-    store_rows<kColumns>(gradients.key.of(place.batch, key_head), place.key, first_column, key_sums, factors);
-  fill(factors, 1);
+    store_rows<kColumns>(gradients.key.of(batch, key_head), first_key, first_column, key_sums,
+                         call.pairs.scale);
   if (value_wanted)
-    store_rows<kColumns>(gradients.value.of(place.batch, key_head), place.key, first_column, value_sums,
-                         factors);
+    store_rows<kColumns>(gradients.value.of(batch, key_head), first_key, first_column, value_sums, 1);
 }
 
 }  // namespace
@@ -165,8 +161,7 @@ void CudaBackend::attention_gradient(const AttentionSettings& settings, const At
   const std::int64_t batch = arrays.query.shape[0], rows = batch * call.heads * call.pairs.queries;
   const Scratch<float> mean_slopes = scratch<float>(rows);
   const Gradients wanted(gradients, mean_slopes.data());
-  if (gradients.query.data || gradients.bias.data || gradients.key.data)
-    run_elements(mean_slope_kernel, rows * 32, call, Heads(arrays.output), wanted, rows);
+  run_elements(mean_slope_kernel, rows * 32, call, Heads(arrays.output), wanted, rows);
   if (gradients.query.data || gradients.bias.data) {
     // Tiles without a pair that may be read are never visited.
     if (gradients.bias.data && (settings.causal || settings.window > 0)) fill(0, gradients.bias);

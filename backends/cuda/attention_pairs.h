@@ -57,9 +57,7 @@ struct Pairs {
   int queries, keys;
   float scale, soft_cap;
   int first_shift, last_shift;  ///< query q may read keys q + first_shift, ..., q + last_shift - 1
-  const bool* key_mask;
-  std::int64_t key_mask_strides[2];
-  PairArray<const bool> allowed;
+  PairArray<const bool> key_mask, allowed;
   PairArray<const float> bias;
 
   Pairs(const AttentionSettings& settings, std::int64_t query_count, std::int64_t key_count)
@@ -69,8 +67,7 @@ struct Pairs {
         soft_cap(static_cast<float>(settings.soft_cap)),
         first_shift(-queries),
         last_shift(keys),
-        key_mask(settings.key_mask.as<bool>()),
-        key_mask_strides{settings.key_mask.strides[0], settings.key_mask.strides[1]},
+        key_mask(for_all_queries(settings.key_mask)),
         allowed(settings.allowed),
         bias(settings.bias) {
     require(query_count + key_count <= std::numeric_limits<int>::max(), "attention: ", query_count,
@@ -97,42 +94,27 @@ struct Pairs {
   }
 
   /// Makes scores of products: scaled, capped, biased, and -infinity for pairs that may not be read.
-  /// `cap_slopes`, if wanted, takes the soft cap's derivative.
+  /// The soft cap's derivatives, if wanted, are kept where the tile of weights is to be.
   template <class Layout>
-  __device__ __forceinline__ void score(const Place& place, Tile& scores, Tile* cap_slopes) const {
+  __device__ __forceinline__ void score(const Place& place, Tile& scores, Shared* cap_slopes) const {
     for_own([&](int i, int j) { scores[i][j] *= scale; });
     if (soft_cap > 0) {
       for_own([&](int i, int j) {
         const float t = math::tanh(scores[i][j] / soft_cap);
         scores[i][j] = soft_cap * t;
-        if (cap_slopes) (*cap_slopes)[i][j] = 1 - t * t;
+        if (cap_slopes) own_weight(*cap_slopes, i, j) = 1 - t * t;
       });
-    } else if (cap_slopes) {
-      for_own([&](int i, int j) { (*cap_slopes)[i][j] = 1; });
     }
     if (bias.data) {
       for_pairs<Layout>(bias, place, [&](int i, int j, float x) { scores[i][j] += x; });
     }
-    // By selection, so that whatever a masked score is cannot matter.
-    const float masked = -math::infinity<float>();
     for_own([&](int i, int j) {
       const int query = place.query + Layout::query(i, j), key = place.key + Layout::key(i, j);
       const Range range = keys_of(query);
-      const bool readable = query < queries && range.first <= key && key < range.last;
-      scores[i][j] = readable ? scores[i][j] : masked;
+      if (query >= queries || key < range.first || key >= range.last) scores[i][j] = kMasked;
     });
-    if (key_mask) {
-      const bool* real = key_mask + place.batch * key_mask_strides[0];
-      for_own([&](int i, int j) {
-        const int key = place.key + Layout::key(i, j);
-        if (key < keys && !real[key * key_mask_strides[1]]) scores[i][j] = masked;
-      });
-    }
-    if (allowed.data) {
-      for_pairs<Layout>(allowed, place, [&](int i, int j, bool may_read) {
-        if (!may_read) scores[i][j] = masked;
-      });
-    }
+    if (key_mask.data) apply<Layout>(key_mask, place, scores);
+    if (allowed.data) apply<Layout>(allowed, place, scores);
   }
 
   /// body(i, j, element) for each element of x that belongs to a score of this thread.
@@ -150,6 +132,24 @@ struct Pairs {
           body(i, j, *element);
       }
     }
+  }
+
+ private:
+  // Masking is by selection, so that whatever a masked score is cannot matter.
+  static constexpr float kMasked = -std::numeric_limits<float>::infinity();
+
+  template <class Layout>
+  __device__ __forceinline__ void apply(const PairArray<const bool>& mask, const Place& place,
+                                        Tile& scores) const {
+    for_pairs<Layout>(mask, place, [&](int i, int j, bool may_read) {
+      if (!may_read) scores[i][j] = kMasked;
+    });
+  }
+  /// [batch, keys] as [batch, 1, queries, keys].
+  View for_all_queries(View mask) const {
+    mask.shape = {mask.shape[0], 1, queries, mask.shape[1]};
+    mask.strides = {mask.strides[0], 0, 0, mask.strides[1]};
+    return mask;
   }
 };
 

@@ -1,6 +1,7 @@
 // Flash attention on tensor cores (Dao 2023, "FlashAttention-2", algorithm 1), for bf16 and f16. Scores,
 // weights and output stay in registers: the layout of a product's result is that of the next one's left
-// operand.
+// operand. What is not finite in a value stays behind the key mask, but not behind causality or a window
+// within one tile, where its weight is 0.
 #include "backends/cuda/attention_tensor_cores.h"
 
 namespace needle {

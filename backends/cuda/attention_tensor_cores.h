@@ -12,7 +12,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "backends/backend.h"
 #include "backends/cuda/async_copy.h"
 #include "backends/cuda/cuda_backend.h"
 #include "backends/cuda/device_code.h"

@@ -16,7 +16,7 @@ constexpr int kColumns = 32;  // one for each lane of a warp
 template <int kWidth>
 constexpr int kRowTiles = 128 / kWidth;  // so many sums the registers hold
 template <int kWidth>
-constexpr int kRows = 16 * kRowTiles<kWidth>* kWarps;
+constexpr int kRows = 16 * kWarps* kRowTiles<kWidth>;
 
 /// Query and incoming gradient, or key and value: what scores are products of, and what the gradients of
 /// weights are.

@@ -181,10 +181,15 @@ __device__ __forceinline__ void add_products(Tile& tile, Shared& shared, const R
   } while (start < left.width);
 }
 
+/// Where this thread's element (i, j) of a tile of weights stands.
+__device__ inline float& own_weight(Shared& shared, int i, int j) {
+  return shared.weights[own_row(i) * kWeightStride + own_column(j)];
+}
+
 /// Puts a tile of weights where add_weighted() finds it; a barrier must lie between this and the last one's
 /// reading.
 __device__ __forceinline__ void put_weights(Shared& shared, const Tile& tile) {
-  for_own([&](int i, int j) { shared.weights[own_row(i) * kWeightStride + own_column(j)] = tile[i][j]; });
+  for_own([&](int i, int j) { own_weight(shared, i, j) = tile[i][j]; });
 }
 
 /// sums[i][c] += sum over k of weights[i][k] values[first + k][first_column + c] in the first `rows` rows. A
@@ -221,13 +226,13 @@ __device__ __forceinline__ void add_weighted(Sums<kColumns>& sums, Shared& share
   }
 }
 
-/// rows[first_row + i][first_column + c] = factors[i] sums[i][c]
+/// rows[first_row + i][first_column + c] = factor sums[i][c]
 template <int kColumns>
 __device__ __forceinline__ void store_rows(const Rows& rows, int first_row, int first_column,
-                                           const Sums<kColumns>& sums, const float (&factors)[kEach]) {
+                                           const Sums<kColumns>& sums, float factor) {
   for_own<kColumns / kSide>([&](int i, int c) {
     const int row = first_row + own_row(i), column = first_column + own_sum<kColumns>(c);
-    if (row < rows.count && column < rows.width) store<float>(rows.row(row), column, factors[i] * sums[i][c]);
+    if (row < rows.count && column < rows.width) store<float>(rows.row(row), column, factor * sums[i][c]);
   });
 }
 

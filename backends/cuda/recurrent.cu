@@ -196,7 +196,7 @@ __device__ float product_at(const BlockProduct& product, const BlockMemory<kRows
 
 /// The factors are the states.
 template <class Cell, int kRows>
-__global__ void __launch_bounds__(kMostThreads) forward_kernel(Recurrence<Cell> r, BlockProduct product) {
+__global__ void __launch_bounds__(kMostThreads, 1) forward_kernel(Recurrence<Cell> r, BlockProduct product) {
   NEEDLE_DYNAMIC_SHARED(float, buffer);
   const BlockMemory<kRows> memory(buffer, product);
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kRows;
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(kMostThreads) forward_kernel(Recurrence<Cell> 
 
 /// The factors are the gradients of h U, the matrix is the weight's transpose.
 template <class Cell, int kRows>
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kMostThreads, 1)
     backward_kernel(Recurrence<Cell> r, Gradients g, BlockProduct product) {
   NEEDLE_DYNAMIC_SHARED(float, buffer);
   const BlockMemory<kRows> memory(buffer, product);

@@ -48,7 +48,7 @@ View without_axis(View x, int axis) {
 // Rows that are added to rows of a table are sorted first by the row they go to and then by their own
 // number, so that one block finds all that go to a row, in their order.
 
-/// A row's target and number, in the order of which they are sorted; no two are the same.
+/// What rows are sorted by: the target, then the row's own number, so that no two keys are alike.
 using Key = std::uint64_t;
 __device__ inline std::int64_t target_of(Key key) { return static_cast<std::int64_t>(key >> 32); }
 __device__ inline std::int64_t number_of(Key key) { return static_cast<std::int64_t>(key & 0xffffffffu); }

@@ -1,0 +1,142 @@
+"""Which tests reach which lines of the CUDA sources, and how long they take."""
+import collections
+import concurrent.futures
+import gzip
+import hashlib
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import time
+
+from build import environment, run
+
+# The tests of kernels: a program, what is set for it, and which of its tests. Old GPUs have kernels of their own.
+RUNS = (("needle_tests", "", "*cuda*"), ("needle_tests", "NEEDLE_EMU_SM=75", "*Attention*cuda*:*Precision*cuda*"),
+        ("needle_cuda_tests", "", "*"))
+Test = collections.namedtuple("Test", "program setting name")
+
+
+class Coverage:
+    """lines[unit][file][line]: the tests that execute that line of that file as compiled in that unit."""
+
+    def __init__(self, build, units, folder):
+        self.build, self.folder = build, folder
+        self.seconds, self.lines, self.compile_seconds = {}, {}, {}
+        state = hashlib.sha256(json.dumps([sorted(units), RUNS, build.programs]).encode())
+        for path in sorted(path for path in build.tree.rglob("*") if path.suffix in (".h", ".cu", ".cpp", ".txt")):
+            state.update(path.read_bytes())
+        cache = folder / f"{state.hexdigest()[:16]}.json.gz"
+        if cache.exists():
+            self._load(cache)
+        else:
+            self._measure(units)
+            self._save(cache)
+
+    def tests_of(self, unit, file, line):
+        """The tests that reach a line; for a line without code of its own, those that reach its neighbours."""
+        known = self.lines.get(unit, {}).get(file, {})
+        if line in known:
+            return set(known[line])
+        before = max((other for other in known if other < line), default=None)
+        after = min((other for other in known if other > line), default=None)
+        return set().union(*(known[other] for other in (before, after) if other is not None))
+
+    def _measure(self, units):
+        shutil.rmtree(self.folder, ignore_errors=True)
+        (self.folder / "objects").mkdir(parents=True)
+        objects = {}
+        with concurrent.futures.ThreadPoolExecutor(self.build.jobs) as pool:
+            for unit, path in pool.map(self._compile, sorted(units)):
+                objects[unit] = path
+        for program in self.build.programs:
+            result = self.build.link(program, objects, self.folder / program, ["--coverage"])
+            if result.returncode != 0:
+                raise SystemExit(f"mutate: no link for the coverage of tests:\n{result.stderr}")
+        tests = [Test(program, setting, name) for program, setting, pattern in RUNS if program in self.build.programs
+                 for name in list_tests(self.folder / program, pattern)]
+        print(f"coverage of {len(tests)} tests ...", flush=True)
+        self.lines = {unit: collections.defaultdict(lambda: collections.defaultdict(list)) for unit in units}
+        failing = []
+        with concurrent.futures.ThreadPoolExecutor(self.build.jobs) as pool:
+            for test, seconds, counts in pool.map(lambda test: self._measure_test(test, objects), tests):
+                if counts is None:
+                    failing.append(test.name)
+                    continue
+                self.seconds[test] = seconds
+                for unit, file, line, count in counts:
+                    reached = self.lines[unit][file][line]  # known even if nothing reaches it
+                    if count and (not reached or reached[-1] != test):
+                        reached.append(test)
+        if failing:
+            print(f"{len(failing)} tests fail on the sources as they are and are left out: " + ", ".join(failing[:10]))
+
+    def _compile(self, name):
+        path = self.folder / "objects" / (name.replace("/", "+") + ".o")
+        start = time.monotonic()
+        result = self.build.compile(self.build.units[name], path, ["--coverage"])
+        if result.returncode != 0:
+            raise SystemExit(f"mutate: {name} does not compile with --coverage:\n{result.stderr}")
+        self.compile_seconds[name] = time.monotonic() - start
+        return name, path
+
+    def _measure_test(self, test, objects):
+        """(test, seconds, [(unit, file, line, count)]); None where it fails."""
+        place = self.folder / "runs" / hashlib.sha256(repr(test).encode()).hexdigest()[:16]
+        start = time.monotonic()
+        try:
+            result = run([self.folder / test.program, f"--gtest_filter={test.name}"], timeout=600,
+                         env=environment(test.setting, GCOV_PREFIX=str(place)))
+        except subprocess.TimeoutExpired:
+            return test, 0, None
+        seconds = time.monotonic() - start
+        counts = []
+        for unit, path in objects.items() if result.returncode == 0 else []:
+            data = pathlib.Path(str(place) + str(path.with_suffix(".gcda").resolve()))
+            if data.exists():
+                data.with_suffix(".gcno").symlink_to(path.with_suffix(".gcno").resolve())
+                counts += self._counts(unit, data)
+        shutil.rmtree(place, ignore_errors=True)
+        return test, seconds, counts if result.returncode == 0 else None
+
+    def _counts(self, unit, data):
+        found = run(["gcov", "--json-format", "--stdout", data.name], cwd=data.parent, check=True).stdout
+        for file in json.loads(found)["files"]:
+            path = pathlib.Path(file["file"])
+            if path.is_relative_to(self.build.tree / "backends/cuda"):
+                name = str(path.relative_to(self.build.tree))
+                merged = collections.Counter()
+                for line in file["lines"]:
+                    merged[line["line_number"] - 1] += line["count"]
+                for line, count in merged.items():
+                    yield unit, name, line, count > 0
+
+    def _save(self, cache):
+        tests = list(self.seconds)
+        number = {test: i for i, test in enumerate(tests)}
+        lines = {unit: {file: {line: [number[test] for test in reached] for line, reached in known.items()}
+                        for file, known in files.items()} for unit, files in self.lines.items()}
+        with gzip.open(cache, "wt") as file:
+            json.dump({"tests": tests, "seconds": list(self.seconds.values()), "compile": self.compile_seconds,
+                       "lines": lines}, file)
+
+    def _load(self, cache):
+        with gzip.open(cache, "rt") as file:
+            saved = json.load(file)
+        tests = [Test(*test) for test in saved["tests"]]
+        self.seconds = dict(zip(tests, saved["seconds"]))
+        self.compile_seconds = saved["compile"]
+        self.lines = {unit: {file: {int(line): [tests[i] for i in reached] for line, reached in known.items()}
+                             for file, known in files.items()} for unit, files in saved["lines"].items()}
+
+
+def list_tests(program, pattern):
+    suite, names = "", []
+    for line in run([program, "--gtest_list_tests", f"--gtest_filter={pattern}"], check=True).stdout.splitlines():
+        line = re.sub(r"\s*#.*", "", line)
+        if line.startswith("  "):
+            names.append(suite + line.strip())
+        elif line.endswith("."):
+            suite = line
+    return names

@@ -1,0 +1,210 @@
+#!/usr/bin/env python3
+"""Puts mistakes into the CUDA sources, one at a time, and sees whether the tests of kernels find them.
+
+Rules: a barrier, wait, commit or guard dropped; a comparison, an arithmetic operator, min or max swapped; a constant
+changed (tile sizes excepted). Each mutant is compiled for the emulator and runs the tests that reach its line, the quick
+ones first. Those that survive must stand in survivors.txt, each with a reason:
+
+    backends/cuda/softmax.cu, softmax_kernel: BEFORE -> AFTER
+        equivalent because ...
+"""
+import argparse
+import collections
+import concurrent.futures
+import pathlib
+import random
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+from build import PROGRAMS, Build, environment, run
+from coverage import RUNS, Coverage
+from rules import RULES, mutants
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+SURVIVORS = pathlib.Path(__file__).with_name("survivors.txt")
+NO_BUILD, SURVIVED = "no build", "survived"
+PART = 50  # tests of one process; the quick ones come first
+
+
+def name_of(mutant):
+    return f"{mutant.file}, {mutant.function}: {mutant.before} -> {mutant.after}"
+
+
+def explained_survivors():
+    """{mutant's name: reason} of survivors.txt."""
+    reasons, name = {}, None
+    for line in SURVIVORS.read_text().splitlines() if SURVIVORS.exists() else []:
+        if line.startswith("#") or not line.strip():
+            continue
+        if not line.startswith(" "):
+            name = line.strip()
+        elif name:
+            reasons[name] = line.strip()
+    return reasons
+
+
+def changed_lines(revision):
+    """{file: numbers of the lines that differ from a revision}."""
+    lines, file = collections.defaultdict(set), None
+    for line in run(["git", "diff", "-U0", revision, "--", "backends/cuda"], cwd=ROOT, check=True).stdout.splitlines():
+        if line.startswith("+++ "):
+            file = line[6:]
+        elif match := re.match(r"@@ -\S+ \+(\d+)(?:,(\d+))? @@", line):
+            first, count = int(match[1]), int(match[2] or 1)
+            lines[file] |= set(range(first - 1, first - 1 + count))
+    return lines
+
+
+def chosen_mutants(options):
+    files = options.files or sorted(str(path.relative_to(ROOT)) for path in (ROOT / "backends/cuda").iterdir()
+                                    if path.suffix in (".cu", ".h"))
+    found = [mutant for file in files for mutant in mutants(file, (ROOT / file).read_text())]
+    if options.changed:
+        changed = changed_lines(options.changed)
+        untracked = set(run(["git", "ls-files", "-o", "--", "backends/cuda"], cwd=ROOT).stdout.splitlines())
+        found = [mutant for mutant in found if mutant.line in changed[mutant.file] or mutant.file in untracked]
+    if options.sample and options.sample < len(found):
+        found = random.Random(options.seed).sample(found, options.sample)
+    return found
+
+
+class Judge:
+    """Builds and tests mutants, each thread in a folder of its own."""
+
+    def __init__(self, build, coverage, work, command):
+        self.build, self.coverage, self.work, self.command = build, coverage, work, command
+        self.threads = {}
+
+    def verdict(self, mutant):
+        folder = self.work / f"job-{self.threads.setdefault(threading.get_ident(), len(self.threads))}"
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder / pathlib.Path(mutant.file).parent).mkdir(parents=True)
+        (folder / mutant.file).write_text(mutant.text)
+        if mutant.file.endswith(".cu"):
+            return self._try(mutant, folder, [mutant.file])
+        units = [name for name, unit in self.build.units.items() if mutant.file in unit.headers]
+        if self.command:
+            return self._try(mutant, folder, units)
+        # A header's mistake is most often found in the first file that uses the line; the others are then not compiled.
+        using = [unit for unit in units if self.coverage.tests_of(unit, mutant.file, mutant.line)]
+        using.sort(key=lambda unit: self.coverage.compile_seconds[unit])
+        if not using:
+            return SURVIVED + ": no test reaches it"
+        verdict = self._try(mutant, folder, using[:1])
+        return self._try(mutant, folder, using) if verdict.startswith(SURVIVED) and len(using) > 1 else verdict
+
+    def _try(self, mutant, folder, units):
+        objects = {}
+        for name in units:
+            objects[name] = folder / (name.replace("/", "+") + ".o")
+            source = folder / mutant.file if name == mutant.file else None
+            # Warnings, such as for a value that is not used any more, are no verdict.
+            if self.build.compile(self.build.units[name], objects[name], ["-w"], source, folder).returncode != 0:
+                return NO_BUILD
+        for program in self.build.programs:
+            (folder / program).unlink(missing_ok=True)
+        if self.command:
+            for program in self.build.programs:
+                if self.build.link(program, objects, folder / program).returncode != 0:
+                    return NO_BUILD
+            return self._run(["bash", "-c", self.command], folder, self.timeout)
+        tests = set().union(*(self.coverage.tests_of(unit, mutant.file, mutant.line) for unit in units))
+        if not tests:
+            return SURVIVED + ": no test reaches it"
+        for program, setting in dict.fromkeys((program, setting) for program, setting, _ in RUNS):
+            own = [test for test in tests if (test.program, test.setting) == (program, setting)]
+            own.sort(key=self.coverage.seconds.get)
+            if own and not (folder / program).exists():
+                if self.build.link(program, objects, folder / program).returncode != 0:
+                    return NO_BUILD
+            while own:
+                part, own = own[:PART], own[PART:]
+                limit = 20 + 5 * sum(self.coverage.seconds[test] for test in part)
+                verdict = self._run([folder / program, "--gtest_fail_fast", "--gtest_brief=1",
+                                     "--gtest_filter=" + ":".join(test.name for test in part)], folder, limit, setting)
+                if verdict != SURVIVED:
+                    return verdict
+        return SURVIVED
+
+    timeout = 600
+
+    @staticmethod
+    def _run(command, folder, limit, setting=""):
+        try:
+            result = subprocess.run(command, cwd=folder, env=environment(setting), timeout=limit, text=True, errors="replace",
+                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        except subprocess.TimeoutExpired:
+            return "found: time-out"
+        if result.returncode == 0:
+            return SURVIVED
+        kind = re.search(r"needle cuda emulator: (race|uninitialized|out_of_bounds|use_after_free|deadlock|divergent_barrier|"
+                         r"warp_misuse|misaligned|api_misuse|invalid_address|trap|canary)", result.stdout)
+        return "found: " + (kind[1] if kind else "crash" if result.returncode < 0 else "value")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--files", nargs="+", help="sources to put mistakes into; all of backends/cuda without it")
+    parser.add_argument("--changed", metavar="REVISION", help="only lines that differ from this revision")
+    parser.add_argument("--sample", type=int, metavar="N", help="only so many, drawn by chance")
+    parser.add_argument("--seed", type=int, default=1, help="of that chance")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build-mutate", help="folder to build in")
+    parser.add_argument("--test", metavar="COMMAND", help="judge by this command, run where the programs are")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds of --test")
+    parser.add_argument("--programs", nargs="+", default=PROGRAMS, help="what to build: " + ", ".join(PROGRAMS))
+    parser.add_argument("--list", action="store_true", help="only show the mutants")
+    options = parser.parse_args()
+
+    chosen = chosen_mutants(options)
+    if options.list:
+        for mutant in chosen:
+            print(f"{mutant.file}:{mutant.line + 1} [{mutant.rule}] {mutant.function}: {mutant.before} -> {mutant.after}")
+        print(f"{len(chosen)} mutants")
+        return 0
+    work = options.work.resolve()
+    build = Build(ROOT, work, options.jobs, options.programs)
+    coverage = None
+    if not options.test:
+        files = {mutant.file for mutant in chosen}
+        units = [name for name, unit in build.units.items() if name in files or unit.headers & files]
+        coverage = Coverage(build, units, work / "coverage")
+    judge = Judge(build, coverage, work, options.test)
+    judge.timeout = options.timeout
+
+    explained, start = explained_survivors(), time.monotonic()
+    tally, new, excused, by_kind = collections.defaultdict(collections.Counter), [], 0, collections.Counter()
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for i, (mutant, verdict) in enumerate(zip(chosen, pool.map(judge.verdict, chosen))):
+            tally[mutant.rule][verdict.split(":")[0]] += 1
+            by_kind[verdict] += 1
+            if verdict.startswith(SURVIVED):
+                if name_of(mutant) in explained:
+                    excused += 1
+                    verdict += ", as listed"
+                else:
+                    new.append(mutant)
+            print(f"{i + 1:5} {verdict:24} {mutant.file}:{mutant.line + 1} [{mutant.rule}] {mutant.before} -> {mutant.after}",
+                  flush=True)
+
+    print(f"\n{len(chosen)} mutants in {(time.monotonic() - start) / 60:.0f} minutes: " +
+          ", ".join(f"{count} {verdict}" for verdict, count in by_kind.most_common()))
+    for rule in RULES:
+        if counts := tally[rule]:
+            print(f"{rule:16} found {counts['found']} of {counts['found'] + counts[SURVIVED]}")
+    found = sum(counts["found"] for counts in tally.values())
+    if found + len(new):
+        print(f"found: {100 * found / (found + len(new)):.1f} % of all but {excused} that {SURVIVORS.name} explains")
+    if new:
+        print(f"\nsurvivors that {SURVIVORS.name} does not explain:")
+        for mutant in new:
+            print(name_of(mutant))
+    return 1 if new else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
