@@ -15,7 +15,7 @@ TEST_P(AutogradMemory, AMillionNodesRunBackwardAndAreDestroyed) {
   const Tensor x = leaf({1});
   for (const bool walked : {true, false}) {
     Tensor y = x;
-    for (int i = 0; i < 1000000; ++i) y = -y;
+    for (int i = 0; i < many(1000000); ++i) y = -y;
     if (walked) y.backward();
   }
   EXPECT_EQ(x.grad().item(), 1);
@@ -23,7 +23,7 @@ TEST_P(AutogradMemory, AMillionNodesRunBackwardAndAreDestroyed) {
 
 TEST_P(AutogradMemory, DeepGraphsOfSeveralInputsAreDestroyedInALoop) {
   Tensor y = leaf({1}), z = leaf({1});
-  for (int i = 0; i < 100000; ++i) {
+  for (int i = 0; i < many(100000); ++i) {
     const Tensor next = y + z;
     z = y;
     y = next * 0.5;
@@ -33,7 +33,7 @@ TEST_P(AutogradMemory, DeepGraphsOfSeveralInputsAreDestroyedInALoop) {
 
 TEST_P(AutogradMemory, MemoryIsBackToParametersAndGradientsAfterAStep) {
   const Tensor weight(normal({8, 8}, 1), true), bias(normal({8}, 2), true), gain(normal({8}, 3), true);
-  const std::size_t before = device()->memory_stats().live, parameters = (64 + 8 + 8) * sizeof(double);
+  const std::size_t before = device()->memory_stats().live, parameters = (64 + 8 + 8) * size_of(exact());
   for (int step = 0; step < 3; ++step) {
     const Tensor x(normal({2, 4, 8}, 4));
     Generator random(1);
@@ -52,7 +52,7 @@ TEST_P(AutogradMemory, WhatNoGradientReadsIsFreedAtOnce) {
   const Tensor x(NDArray::ones({1000}, exact(), device()), true);
   Tensor y = x;
   for (int i = 0; i < 10; ++i) y = y + 1.0;
-  EXPECT_EQ(device()->memory_stats().live, before + 2 * 8000);  // x and the last y
+  EXPECT_EQ(device()->memory_stats().live, before + 2 * 1000 * size_of(exact()));  // x and the last y
 }
 
 TEST_P(AutogradMemory, ForwardPassesThatAreDroppedLeaveNothing) {
@@ -98,7 +98,7 @@ TEST_P(AutogradMemory, CheckpointKeepsOnlyItsInputs) {
   };
   const std::size_t before = device()->memory_stats().live;
   const Tensor y = checkpoint(chain, {x})[0];
-  EXPECT_EQ(device()->memory_stats().live, before + 8000);
+  EXPECT_EQ(device()->memory_stats().live, before + 1000 * size_of(exact()));
 }
 
 TEST_P(AutogradMemory, CheckpointWhoseInputsNeedNoGradient) {

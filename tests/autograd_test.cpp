@@ -48,7 +48,10 @@ TEST_P(Autograd, StartOfSeveralElementsNeedsASeed) {
   EXPECT_TRUE(contains(error_of([&] { y.backward(); }), {"[3]", "seed"}));
   EXPECT_TRUE(contains(error_of([&] { gradients(y, {x}); }), {"[3]", "seed"}));
   EXPECT_TRUE(contains(error_of([&] { y.backward(array({1, 2})); }), {"[2]", "[3]"}));
-  EXPECT_TRUE(contains(error_of([&] { y.backward(array({1, 2, 3}, {3}, DType::f32)); }), {"f32", "f64"}));
+  EXPECT_TRUE(contains(error_of([&] {
+                         y.backward(array({1, 2, 3}, {3}, DType::bf16));
+                       }),
+                       {"bf16", std::string(name_of(exact()))}));
   y.backward(array({1, 10, 100}));
   EXPECT_TRUE(same(x.grad(), array({2, 20, 200})));
 }
@@ -207,8 +210,9 @@ TEST_P(Autograd, LongChainOfFusedOpsIsWalkedOnce) {
   // Did each definition's walk go on beyond its inputs, this would visit some 10^8 nodes.
   const Tensor x = leaf({1, 2});
   Tensor y = x;
-  for (int i = 0; i < 10000; ++i) y = softmax(y);
-  EXPECT_TRUE(agrees(gradients(y, {x}, Tensor(array({1, 2})), true)[0].array(), array({0, 0}), within(1e-9), 2));
+  for (int i = 0; i < many(10000); ++i) y = softmax(y);
+  EXPECT_TRUE(
+      agrees(gradients(y, {x}, Tensor(array({1, 2})), true)[0].array(), array({0, 0}), within(1e-9), 2));
 }
 
 TEST_P(Autograd, SplitWhoseOutputsAreNotAllUsed) {

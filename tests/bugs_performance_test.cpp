@@ -27,12 +27,12 @@ TEST_P(PerformanceBugs, BR075_TheLossOfLogitsThatAreNeverAllThere) {
                        array({-0.11330722202836559, 0.08225326815739098, -0.025159198928608677,
                               -0.03878275626981642, 0.1918258655952753, -0.06394195519842509, 0, 0},
                              {4, 2}),
-                       1e-13));
+                       within(1e-13)));
     EXPECT_TRUE(agrees(table.grad(),
                        array({-0.03662262591793175, 0.2054494229364831, 0.23028253896968304,
                               -0.07756551253963284, -0.19365991305175123, -0.12788391039685018},
                              {3, 2}),
-                       1e-13));
+                       within(1e-13)));
   }
 }
 
@@ -136,7 +136,9 @@ TEST_P(PerformanceBugs, BR077_TheSameSeedGivesTheSameLosses) {
 }
 
 TEST_P(PerformanceBugs, BR080_MoreRowsThanSixteenBitsCount) {
-  for (const std::int64_t rows : {65535, 65536, 70000}) {
+  const auto some =
+      device() == cpu() ? std::vector<std::int64_t>{65535, 65536, 70000} : std::vector<std::int64_t>{65536};
+  for (const std::int64_t rows : some) {
     const NDArray x = normal({rows, 8}, 3, DType::f32);
     const auto last = [&](const Tensor& y) { return y.array().slice(0, rows - 1, rows); };
     const Tensor end(x.slice(0, rows - 1, rows));

@@ -47,7 +47,8 @@ TEST_P(DecoderTest, S06_GradientsOfLaterInputsAreExactlyZero) {
   const Tensor embedded(decoder.embed(input, {}).array(), true);
   const Tensor logits = decoder.head(decoder.states(embedded, input, {}));
   Generator random(5);
-  const Tensor weights(NDArray::random({Distribution::Kind::normal, 0, 1}, {13}, random, exact_dtype(device()), device()));
+  const Tensor weights(
+      NDArray::random({Distribution::Kind::normal, 0, 1}, {13}, random, exact_dtype(device()), device()));
   for (std::int64_t i = 0; i < 5; ++i) {
     const Tensor output = sum(slice(logits, 1, i, i + 1) * weights);
     const NDArray slope = gradients(output, {embedded})[0].array()[0];

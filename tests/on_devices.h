@@ -40,6 +40,8 @@ class OnDevice : public testing::TestWithParam<Device> {
   DType exact() const { return exact_dtype(device()); }
   std::vector<DType> dtypes() const { return computing_dtypes(device()); }
   double within(double bound) const { return bound_on(device(), bound); }
+  /// How often something is repeated that takes long where a device is emulated.
+  int many(int times) const { return device() == cpu() ? times : times / 100; }
 
   /// An array of these numbers.
   NDArray array(const std::vector<double>& values, const Shape& shape, DType dtype) const {

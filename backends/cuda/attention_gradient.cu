@@ -32,11 +32,9 @@ __global__ void __launch_bounds__(kRowThreads)
     mean_slope_kernel(Call call, Heads output, Gradients gradients, std::int64_t count) {
   const int lane = static_cast<int>(threadIdx.x) % warpSize;
   for (std::int64_t i = cuda::grid_index() / warpSize; i < count; i += cuda::grid_stride() / warpSize) {
-    const int query = static_cast<int>(i % output.rows);
-    const std::int64_t head = i / output.rows;
-    const Rows y = output.of(static_cast<int>(head / call.heads), static_cast<int>(head % call.heads));
-    const Rows dy =
-        gradients.incoming.of(static_cast<int>(head / call.heads), static_cast<int>(head % call.heads));
+    const int query = static_cast<int>(i % output.rows), pair = static_cast<int>(i / output.rows);
+    const int batch = pair / call.heads, head = pair % call.heads;
+    const Rows y = output.of(batch, head), dy = gradients.incoming.of(batch, head);
     float sum = 0;
     for (int c = lane; c < y.width; c += warpSize)
       sum += cuda::load<float>(y.row(query), c) * cuda::load<float>(dy.row(query), c);
@@ -50,12 +48,13 @@ __device__ inline float selected_product(float factor, float slope) {
   return factor == 0 ? 0 : factor * slope;
 }
 
-/// Turns a tile's products of query and key into weights, and those of incoming gradient and value into the
-/// gradient of the capped scores.
+/// Turns a tile's products of query and key into weights, and those of incoming gradient and value, which are
+/// where the tile of weights is to be (registers are scarce), into the gradient of the capped scores.
 template <class Layout>
 __device__ __forceinline__ void differentiate(const Call& call, const Gradients& gradients,
                                               const Place& place, Shared& shared, Tile& weights,
                                               Tile& slopes) {
+  for_own([&](int i, int j) { slopes[i][j] = own_weight(shared, i, j); });
   call.pairs.score<Layout>(place, weights, &shared);
   float shift[kEach], mean_slope[kEach];  // of the queries that this thread has scores of
   NEEDLE_UNROLL
@@ -86,15 +85,16 @@ __global__ void __launch_bounds__(kThreads, 2) query_gradient_kernel(Call call, 
   Place place = call.query_place();
   const int first_column = static_cast<int>(blockIdx.y) * kColumns;
   const int rows = call.pairs.queries - place.query;
-  const Rows query = call.query.of(place.batch, place.head);
-  const Rows key = call.key.of(place.batch, place.head / call.group);
-  const Rows value = call.value.of(place.batch, place.head / call.group);
-  const Rows incoming = gradients.incoming.of(place.batch, place.head);
   const Range keys = call.pairs.keys_of_tile(place.query);
   Sums<kColumns> sums = {};
   for (place.key = keys.first / kTile * kTile; place.key < keys.last; place.key += kTile) {
+    const Rows query = call.query.of(place.batch, place.head);
+    const Rows incoming = gradients.incoming.of(place.batch, place.head);
+    const Rows key = call.key.of(place.batch, place.head / call.group);
+    const Rows value = call.value.of(place.batch, place.head / call.group);
     Tile weights = {}, slopes = {};
     add_products(slopes, shared, incoming, place.query, value, place.key);
+    put_weights(shared, slopes);
     add_products(weights, shared, query, place.query, key, place.key);
     differentiate<QueriesAsRows>(call, gradients, place, shared, weights, slopes);
     if (gradients.bias.data && blockIdx.y == 0)
@@ -131,6 +131,7 @@ __global__ void __launch_bounds__(kThreads, kColumns < 128 ? 2 : 1)
       const Rows value = call.value.of(batch, key_head), incoming = gradients.incoming.of(batch, head);
       Tile weights = {}, slopes = {};
       if (key_wanted) add_products(slopes, shared, value, first_key, incoming, first_query);
+      put_weights(shared, slopes);
       add_products(weights, shared, key, first_key, query, first_query);
       differentiate<KeysAsRows>(call, gradients, place, shared, weights, slopes);
       pass_cap(call, shared, slopes);

@@ -1,6 +1,9 @@
 // Pairs of a query and a key: which of them may be read, and what makes a score of their product.
 #pragma once
 
+#include <algorithm>
+#include <limits>
+
 #include "backends/backend.h"
 #include "backends/cuda/attention_tiles.h"
 #include "backends/cuda/cuda_backend.h"

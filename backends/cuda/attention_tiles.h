@@ -2,6 +2,7 @@
 // shared memory in panels. Rows and columns beyond an array count as zeros.
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
 #include "backends/cuda/device_code.h"
@@ -161,9 +162,9 @@ __device__ __forceinline__ void add_products(Tile& tile, Shared& shared, const R
     left_part.put(left_panel, kPanelStride);
     right_part.put(right_panel, kPanelStride);
     __syncthreads();
-    const int depth = min(kDepth, left.width - start);
     // Rows beyond the last need nothing: few rows cost few of the warps their time.
-    for (int d = 0; d < depth && first_left + own_row(0) < left.count; d += 4) {
+    const int depth = first_left + own_row(0) < left.count ? min(kDepth, left.width - start) : 0;
+    for (int d = 0; d < depth; d += 4) {
       Run<4> a[kEach];
       NEEDLE_UNROLL
       for (int i = 0; i < kEach; ++i) a[i] = run_at<4>(left_panel + own_row(i) * kPanelStride + d);
@@ -192,12 +193,35 @@ __device__ __forceinline__ void put_weights(Shared& shared, const Tile& tile) {
   for_own([&](int i, int j) { own_weight(shared, i, j) = tile[i][j]; });
 }
 
-/// sums[i][c] += sum over k of weights[i][k] values[first + k][first_column + c] in the first `rows` rows. A
-/// weight of 0 adds nothing, not even times a NaN.
+/// sums[i][c] += sum over k < depth of weights[i][k] panel[k][c]; where the panel is not all finite, weights
+/// of 0 are left out: 0 times infinity would be NaN.
+template <bool kFinite, int kColumns>
+__device__ __forceinline__ void add_panel(Sums<kColumns>& sums, const float* weights, const float* panel,
+                                          int depth) {
+  constexpr int kLength = kRun<kColumns>;
+  for (int k = 0; k < depth; k += 4) {
+    Run<4> factors[kEach];
+    NEEDLE_UNROLL
+    for (int i = 0; i < kEach; ++i) factors[i] = run_at<4>(weights + own_row(i) * kWeightStride + k);
+    NEEDLE_UNROLL
+    for (int first = 0; first < kColumns / kSide; first += kLength) {
+      NEEDLE_UNROLL
+      for (int n = 0; n < 4; ++n) {
+        const Run<kLength> run = run_at<kLength>(panel + (k + n) * kColumns + own_sum<kColumns>(first));
+        for_own<kLength>([&](int i, int c) {
+          const float factor = factors[i].x[n];
+          sums[i][first + c] += factor * (kFinite || factor != 0 ? run.x[c] : 0.0f);
+        });
+      }
+    }
+  }
+}
+
+/// sums[i][c] += sum over k of the weight [i][k] times values[first + k][first_column + c], in the first
+/// `rows` rows. A weight of 0 adds nothing, not even times a NaN.
 template <int kColumns>
 __device__ __forceinline__ void add_weighted(Sums<kColumns>& sums, Shared& shared, int rows,
                                              const Rows& values, int first, int first_column) {
-  constexpr int kLength = kRun<kColumns>, kRuns = kColumns / kSide / kLength;
   static_assert(kDepth * kColumns <= 2 * kTile * kPanelStride);
   for (int start = 0; start < kTile && first + start < values.count; start += kDepth) {
     Panel<kDepth, kColumns> part;
@@ -205,24 +229,11 @@ __device__ __forceinline__ void add_weighted(Sums<kColumns>& sums, Shared& share
     __syncthreads();
     part.put(shared.panels, kColumns);
     const bool finite = __syncthreads_and(part.are_finite());
-    const int depth = min(kDepth, values.count - first - start);
-    for (int k = 0; k < depth && own_row(0) < rows; k += 4) {
-      Run<4> weights[kEach];
-      NEEDLE_UNROLL
-      for (int i = 0; i < kEach; ++i)
-        weights[i] = run_at<4>(shared.weights + own_row(i) * kWeightStride + start + k);
-      NEEDLE_UNROLL
-      for (int r = 0; r < kRuns; ++r) {
-        NEEDLE_UNROLL
-        for (int n = 0; n < 4; ++n) {
-          const Run<kLength> run =
-              run_at<kLength>(shared.panels + (k + n) * kColumns + own_sum<kColumns>(r * kLength));
-          for_own<kLength>([&](int i, int c) {
-            if (finite || weights[i].x[n] != 0) sums[i][r * kLength + c] += weights[i].x[n] * run.x[c];
-          });
-        }
-      }
-    }
+    const int depth = own_row(0) < rows ? min(kDepth, values.count - first - start) : 0;
+    if (finite)
+      add_panel<true, kColumns>(sums, shared.weights + start, shared.panels, depth);
+    else
+      add_panel<false, kColumns>(sums, shared.weights + start, shared.panels, depth);
   }
 }
 

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kRowThreads)
   NEEDLE_SHARED(float, scratch, [32]);
   float* const to = dlogits + blockIdx.x * dlogit_stride;
   if (!rows.counts()) {
-    for (std::int64_t i = threadIdx.x; i < rows.classes; i += kRowThreads) to[i] = 0.0f;
+    for (std::int64_t i = threadIdx.x; i < rows.classes; i += blockDim.x) to[i] = 0.0f;
     return;
   }
   const float* const x = rows.row();
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const float incoming = dlosses[blockIdx.x * dloss_stride], factor = incoming / total;
   const float smoothing = static_cast<float>(rows.settings.label_smoothing),
               everywhere = smoothing / static_cast<float>(rows.classes);
-  for (std::int64_t i = threadIdx.x; i < rows.classes; i += kRowThreads) {
+  for (std::int64_t i = threadIdx.x; i < rows.classes; i += blockDim.x) {
     const float slope = exponential(i) * factor - everywhere * incoming;  // read before `to`, its place
     to[i] = i == rows.label() ? slope - (1.0f - smoothing) * incoming : slope;
   }
@@ -79,25 +79,22 @@ Rows rows_of(const CrossEntropySettings& settings, const View& logits, const Vie
           labels.as<std::int64_t>(), labels.strides[0], settings};
 }
 
-cuda::LaunchConfig blocks_for_rows(const View& logits) {
-  return {dim3(static_cast<unsigned>(logits.shape[0])), dim3(kRowThreads)};
-}
-
 }  // namespace
 
 void CudaBackend::cross_entropy(const CrossEntropySettings& settings, const View& logits, const View& labels,
                                 const View& losses) {
   cuda::require_float32("cross_entropy", logits.dtype);
   check_labels(settings, labels, logits.shape[1]);
-  run(cross_entropy_kernel, blocks_for_rows(logits), rows_of(settings, logits, labels), losses.as<float>(),
-      losses.strides[0]);
+  run(cross_entropy_kernel, cuda::blocks_for_rows(logits.shape[0], logits.shape[1]),
+      rows_of(settings, logits, labels), losses.as<float>(), losses.strides[0]);
 }
 
 void CudaBackend::cross_entropy_gradient(const CrossEntropySettings& settings, const View& logits,
                                          const View& labels, const View& dlosses, const View& dlogits) {
   cuda::require_float32("cross_entropy", logits.dtype);
-  run(cross_entropy_gradient_kernel, blocks_for_rows(logits), rows_of(settings, logits, labels),
-      dlosses.as<float>(), dlosses.strides[0], dlogits.as<float>(), dlogits.strides[0]);
+  run(cross_entropy_gradient_kernel, cuda::blocks_for_rows(logits.shape[0], logits.shape[1]),
+      rows_of(settings, logits, labels), dlosses.as<float>(), dlosses.strides[0], dlogits.as<float>(),
+      dlogits.strides[0]);
 }
 
 }  // namespace needle

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kRowThreads)
     inverse_deviations[blockIdx.x] = inverse_deviation;
   }
   const float scale = static_cast<float>(inverse_deviation);
-  for (std::int64_t i = threadIdx.x; i < width; i += kRowThreads) {
+  for (std::int64_t i = threadIdx.x; i < width; i += blockDim.x) {
     float value = centered(x[i]) * scale;
     if (gain) value *= gain[i];
     if (shift) value += shift[i];
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kRowThreads)
     const float scale = static_cast<float>(inverse_deviations[row]);
     // With g the gradient at the normalised row z: dx = (g - mean(g) - z mean(g z)) / deviation.
     float total = 0.0f, along = 0.0f;
-    for (std::int64_t i = threadIdx.x; i < width; i += kRowThreads) {
+    for (std::int64_t i = threadIdx.x; i < width; i += blockDim.x) {
       const float incoming = cuda::load<float>(dy, start + i), z = centered(x[start + i]) * scale;
       const float g = gain ? incoming * gain[i] : incoming;
       total += g;
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kRowThreads)
     along = cuda::block_reduce(along, scratch, Sum{});
     const float mean_g = kind == NormKind::layer ? total / static_cast<float>(width) : 0.0f,
                 mean_gz = along / static_cast<float>(width);
-    for (std::int64_t i = threadIdx.x; i < width; i += kRowThreads) {
+    for (std::int64_t i = threadIdx.x; i < width; i += blockDim.x) {
       const float incoming = cuda::load<float>(dy, start + i), z = centered(x[start + i]) * scale;
       const float g = gain ? incoming * gain[i] : incoming;
       const float slope = (g - mean_g - z * mean_gz) * scale;
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kRowThreads)
 void CudaBackend::norm(NormKind kind, double epsilon, const View& x, const View& weight, const View& bias,
                        const View& y, const View& mean, const View& inverse_deviation) {
   cuda::require_float32("norm", x.dtype);
-  run(norm_kernel, {dim3(static_cast<unsigned>(x.shape[0])), dim3(kRowThreads)}, kind, epsilon, x.as<float>(),
+  run(norm_kernel, cuda::blocks_for_rows(x.shape[0], x.shape[1]), kind, epsilon, x.as<float>(),
       weight.as<float>(), bias.as<float>(), y, mean.as<double>(), inverse_deviation.as<double>(), x.shape[1]);
 }
 
@@ -111,9 +111,9 @@ void CudaBackend::norm_gradient(NormKind kind, const View& x, const View& weight
   cuda::require_float32("norm", x.dtype);
   const std::int64_t rows = x.shape[0], width = x.shape[1], pieces = (rows + kRows - 1) / kRows;
   const auto partial = scratch<float>(pieces * 2 * width);
-  run(norm_gradient_kernel, {dim3(static_cast<unsigned>(pieces)), dim3(kRowThreads)}, kind, x.as<float>(),
-      weight.as<float>(), mean.as<double>(), inverse_deviation.as<double>(), dy, dx.as<float>(), accumulate,
-      partial.data(), rows, width);
+  run(norm_gradient_kernel, cuda::blocks_for_rows(pieces, width), kind, x.as<float>(), weight.as<float>(),
+      mean.as<double>(), inverse_deviation.as<double>(), dy, dx.as<float>(), accumulate, partial.data(), rows,
+      width);
   if (dweight.data || dbias.data)
     run_elements(cuda::add_pieces_kernel, 2 * width, partial.data(), pieces,
                  cuda::Columns{dweight.as<float>(), dbias.as<float>(), width}, std::int64_t{2});

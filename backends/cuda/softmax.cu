@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const cuda::Exponential exponential{x, largest};
   const float total = cuda::row_sum(width, scratch, exponential);
   const float factor = 1.0f / total, log_total = std::log(total);
-  for (std::int64_t i = threadIdx.x; i < width; i += kRowThreads)
+  for (std::int64_t i = threadIdx.x; i < width; i += blockDim.x)
     y[i] = form == SoftmaxForm::probabilities ? exponential(i) * factor : (x[i] - largest) - log_total;
 }
 
@@ -38,27 +38,26 @@ __global__ void __launch_bounds__(kRowThreads)
   dy += blockIdx.x * width;
   dx += blockIdx.x * width;
   const float total = cuda::row_sum(width, scratch, Incoming{form, y, dy});
-  for (std::int64_t i = threadIdx.x; i < width; i += kRowThreads)
+  for (std::int64_t i = threadIdx.x; i < width; i += blockDim.x)
     dx[i] = form == SoftmaxForm::probabilities ? y[i] * (dy[i] - total) : dy[i] - math::exp(y[i]) * total;
 }
 
-/// A block for each row.
-cuda::LaunchConfig blocks_for_rows(const View& x) {
-  return {dim3(x.count() == 0 ? 0 : static_cast<unsigned>(rows_of(x))), dim3(kRowThreads)};
-}
-
 std::int64_t width_of(const View& x) { return x.rank() == 0 ? 1 : x.shape.at(-1); }
+
+cuda::LaunchConfig blocks_for(const View& x) {
+  return cuda::blocks_for_rows(x.count() == 0 ? 0 : rows_of(x), width_of(x));
+}
 
 }  // namespace
 
 void CudaBackend::softmax(SoftmaxForm form, const View& x, const View& y) {
   cuda::require_float32("softmax", x.dtype);
-  run(softmax_kernel, blocks_for_rows(x), form, x.as<float>(), y.as<float>(), width_of(x));
+  run(softmax_kernel, blocks_for(x), form, x.as<float>(), y.as<float>(), width_of(x));
 }
 
 void CudaBackend::softmax_gradient(SoftmaxForm form, const View& y, const View& dy, const View& dx) {
   cuda::require_float32("softmax", y.dtype);
-  run(softmax_gradient_kernel, blocks_for_rows(y), form, y.as<float>(), dy.as<float>(), dx.as<float>(),
+  run(softmax_gradient_kernel, blocks_for(y), form, y.as<float>(), dy.as<float>(), dx.as<float>(),
       width_of(y));
 }
 

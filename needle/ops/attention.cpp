@@ -272,8 +272,10 @@ void require_options(const AttentionOptions& options, const Shape& full, Device 
           "attention: window and soft cap must not be negative, got ", options.window, " and ",
           options.soft_cap);
   for (const NDArray& mask : {options.key_mask, options.allowed, options.query_mask}) {
-    require(!mask.defined() || mask.dtype() == DType::boolean, "attention: masks must be bool, got ",
-            mask.defined() ? name_of(mask.dtype()) : "");
+    if (!mask.defined()) continue;
+    require(mask.dtype() == DType::boolean, "attention: masks must be bool, got ", name_of(mask.dtype()));
+    require(mask.device() == device, "attention: a mask is on ", mask.device().name(), ", the query on ",
+            device.name());
   }
   if (options.query_mask.defined()) {
     require(options.query_mask.shape() == Shape{full[0], full[2]},

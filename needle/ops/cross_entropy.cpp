@@ -152,7 +152,8 @@ struct LinearCrossEntropyOp final : FusedOp {
   }
 };
 
-void require_settings(const NDArray& labels, const CrossEntropySettings& settings) {
+void require_settings(const Tensor& x, const NDArray& labels, const CrossEntropySettings& settings) {
+  require_same_device("cross_entropy", x.array(), labels);
   require(labels.dtype() == DType::i64, "cross_entropy: labels must be i64, got ", name_of(labels.dtype()));
   require(settings.label_smoothing >= 0 && settings.label_smoothing <= 1,
           "cross_entropy: label smoothing must be in [0, 1], got ", settings.label_smoothing);
@@ -175,7 +176,7 @@ std::int64_t valid_labels(const NDArray& labels, std::int64_t ignore_index) {
 }
 
 Tensor cross_entropy_rows(const Tensor& logits, const NDArray& labels, const CrossEntropySettings& settings) {
-  require_settings(labels, settings);
+  require_settings(logits, labels, settings);
   Shape rows = logits.shape();
   require(rows.rank() > 0, "cross_entropy: logits need a last axis of classes");
   rows.erase(rows.rank() - 1);
@@ -192,7 +193,7 @@ Tensor cross_entropy(const Tensor& logits, const NDArray& labels, const LossOpti
 
 Tensor linear_cross_entropy(const Tensor& states, const Tensor& table, const Tensor& bias,
                             const NDArray& labels, const LossOptions& options, std::int64_t chunk) {
-  require_settings(labels, options.settings);
+  require_settings(states, labels, options.settings);
   Shape rows = states.shape();
   require(rows.rank() > 0 && table.rank() == 2 && states.size(-1) == table.size(1) &&
               (!bias.defined() || bias.shape() == Shape{table.size(0)}),

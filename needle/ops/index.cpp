@@ -72,7 +72,8 @@ struct ScatterAddOp final : Op {
   }
 };
 
-void require_ids(const char* op, const NDArray& ids) {
+void require_ids(const char* op, const Tensor& x, const NDArray& ids) {
+  require_same_device(op, x.array(), ids);
   require(ids.dtype() == DType::i64, op, ": indices must be i64, got ", name_of(ids.dtype()));
 }
 
@@ -87,14 +88,14 @@ void require_index_fits(const char* op, const Shape& x, int axis, const Shape& i
 
 Tensor gather_rows(const Tensor& table, const NDArray& ids) {
   require(table.rank() == 2, "gather_rows: wants a table [rows, width], got ", table.shape());
-  require_ids("gather_rows", ids);
+  require_ids("gather_rows", table, ids);
   Shape shape = ids.shape();
   shape.push_back(table.size(1));
   return reshape(apply_op<GatherRowsOp>({table}, ids.reshape({ids.count()})), shape);
 }
 
 Tensor scatter_rows(const Tensor& x, const NDArray& ids, std::int64_t rows) {
-  require_ids("scatter_rows", ids);
+  require_ids("scatter_rows", x, ids);
   require(x.rank() > 0 && x.array().count() == ids.count() * x.size(-1), "scatter_rows: ", x.shape(),
           " does not fit the ids ", ids.shape());
   return apply_op<ScatterRowsOp>({reshape(x, {ids.count(), x.size(-1)})}, ids.reshape({ids.count()}), rows);
@@ -102,14 +103,14 @@ Tensor scatter_rows(const Tensor& x, const NDArray& ids, std::int64_t rows) {
 
 Tensor gather(const Tensor& x, int axis, const NDArray& index) {
   axis = normalized_axis("gather", axis, x.rank());
-  require_ids("gather", index);
+  require_ids("gather", x, index);
   require_index_fits("gather", x.shape(), axis, index.shape());
   return apply_op<GatherOp>({x}, axis, index);
 }
 
 Tensor scatter_add(const Tensor& x, int axis, const NDArray& index, const Shape& shape) {
   axis = normalized_axis("scatter_add", axis, x.rank());
-  require_ids("scatter_add", index);
+  require_ids("scatter_add", x, index);
   require(x.shape() == index.shape(), "scatter_add: values ", x.shape(), " and index ", index.shape(),
           " differ in shape");
   require_index_fits("scatter_add", shape, axis, index.shape());
@@ -117,7 +118,7 @@ Tensor scatter_add(const Tensor& x, int axis, const NDArray& index, const Shape&
 }
 
 NDArray one_hot(const NDArray& ids, std::int64_t classes, DType dtype) {
-  require_ids("one_hot", ids);
+  require(ids.dtype() == DType::i64, "one_hot: indices must be i64, got ", name_of(ids.dtype()));
   return binary(Equal{}, ids.unsqueeze(-1), NDArray::arange(classes, DType::i64, ids.device())).cast(dtype);
 }
 

@@ -180,6 +180,7 @@ RecurrentStates recurrence(RecurrentCell kind, const Tensor& input, const Tensor
           bias.defined() ? bias.shape() : Shape{});
   require(!real.defined() || (real.dtype() == DType::boolean && real.shape() == Shape{batch, input.size(1)}),
           "recurrence: wants a bool mask [batch, time] = [", batch, ", ", input.size(1), "]");
+  if (real.defined()) require_same_device("recurrence", input.array(), real);
   Tensors inputs{input, weight, state};
   if (has_cell) inputs.push_back(cell);
   if (bias.defined()) inputs.push_back(bias);

@@ -13,9 +13,11 @@ Tensor rotary_definition(const Tensor& x, const NDArray& positions, double base,
   for (std::int64_t r = 0; r < half; ++r) {
     frequencies.push_back(std::pow(base, -2.0 * static_cast<double>(r) / static_cast<double>(width)));
   }
-  const NDArray angles = binary(Multiply{}, positions.cast(DType::f64).unsqueeze(1).unsqueeze(-1),
-                                NDArray::from(frequencies, {half}, x.device()));
-  const Tensor cosine(unary(Cos{}, angles).cast(x.dtype())), sine(unary(Sin{}, angles).cast(x.dtype()));
+  // Large positions want float64, which the CPU has.
+  const NDArray angles = binary(Multiply{}, positions.to(cpu()).cast(DType::f64).unsqueeze(1).unsqueeze(-1),
+                                NDArray::from(frequencies, {half}));
+  const Tensor cosine(unary(Cos{}, angles).cast(x.dtype()).to(x.device())),
+      sine(unary(Sin{}, angles).cast(x.dtype()).to(x.device()));
   const auto turned = [&](const Tensor& first, const Tensor& second) {
     return Tensors{first * cosine - second * sine, first * sine + second * cosine};
   };
@@ -68,6 +70,7 @@ struct RotaryOp final : FusedOp {
 Tensor rotary(const Tensor& x, const NDArray& positions, double base, RotaryPairs pairs) {
   require(x.rank() == 4 && x.size(3) % 2 == 0, "rotary: wants [batch, heads, time, an even width], got ",
           x.shape());
+  require_same_device("rotary", x.array(), positions);
   require(positions.dtype() == DType::i64 && positions.shape() == Shape{x.size(0), x.size(2)},
           "rotary: wants i64 positions [", x.size(0), ", ", x.size(2), "], got ", name_of(positions.dtype()),
           positions.shape());

@@ -86,7 +86,7 @@ class Build:
             own = self.units[name].object
             if own in command:
                 command[command.index(own)] = str(path)
-            elif name.startswith("backends/"):
+            elif "libneedle.a" in command:
                 extra.append(str(path))  # before the library, whose own is then not wanted
         place = command.index("-o")
         return run(command[:place] + extra + command[place:] + list(options), cwd=self.folder)

@@ -36,12 +36,13 @@ class Coverage:
 
     def tests_of(self, unit, file, line):
         """The tests that reach a line; for a line without code of its own, those that reach its neighbours."""
-        known = self.lines.get(unit, {}).get(file, {})
-        if line in known:
-            return set(known[line])
-        before = max((other for other in known if other < line), default=None)
-        after = min((other for other in known if other > line), default=None)
-        return set().union(*(known[other] for other in (before, after) if other is not None))
+        known = {number for files in self.lines.values() for number in files.get(file, ())}
+        near = {line} & known
+        if not near and known:
+            near = {max((number for number in known if number < line), default=min(known)),
+                    min((number for number in known if number > line), default=max(known))}
+        own = self.lines.get(unit, {}).get(file, {})
+        return {test for number in near for test in own.get(number, ())}
 
     def _measure(self, units):
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -102,8 +102,8 @@ class Judge:
         for name in units:
             objects[name] = folder / (name.replace("/", "+") + ".o")
             source = folder / mutant.file if name == mutant.file else None
-            # Warnings, such as for a value that is not used any more, are no verdict.
-            if self.build.compile(self.build.units[name], objects[name], ["-w"], source, folder).returncode != 0:
+            # Warnings, such as of a value that is not used any more, are no verdict; most mutants fall before speed counts.
+            if self.build.compile(self.build.units[name], objects[name], ["-w", "-Og"], source, folder).returncode != 0:
                 return NO_BUILD
         for program in self.build.programs:
             (folder / program).unlink(missing_ok=True)

@@ -77,6 +77,7 @@ def mutants(file, text):
     """All mutants of a file."""
     lines = text.split("\n")
     function, compiled = "", set(emulated_lines(lines))
+    times = collections.Counter()
     for number, line in enumerate(lines):
         code = masked(line)
         function = function_at(code) or function
@@ -90,5 +91,8 @@ def mutants(file, text):
                     if after in seen:
                         continue
                     seen.add(after)
-                    yield Mutant(file, number, rule, function, " ".join(line.split()), " ".join(after.split()) or "(nothing)",
+                    change = (function, " ".join(line.split()), " ".join(after.split()) or "(nothing)")
+                    times[change] += 1  # the same change once more in this function has a name of its own
+                    place = function if times[change] == 1 else f"{function} ({times[change]})"
+                    yield Mutant(file, number, rule, place, *change[1:],
                                  "\n".join(lines[:number] + [after] + lines[number + 1:]))
