@@ -61,6 +61,7 @@ nlohmann::json measure(const std::string& name, const BenchOptions& options, dou
   const double start = now();
   const Device device = use(options.compute);
   const PrecisionScope precision(options.precision);
+  require(!device->is_emulated(), "bench: ", device.name(), " is emulated; its times say nothing");
   const std::unique_ptr<Work> work = make_work(name, device);
   work->step();
   const double first_step_at = now() - program_start;

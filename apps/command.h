@@ -18,6 +18,7 @@ void add_generate(CLI::App& program, Outcome& outcome);
 void add_inspect(CLI::App& program, Outcome& outcome);
 void add_decoder(CLI::App& program, Outcome& outcome);
 void add_bench(CLI::App& program, Outcome& outcome);
+void add_devices(CLI::App& program, Outcome& outcome);
 void add_gradcheck(CLI::App& program, Outcome& outcome);
 
 }  // namespace needle

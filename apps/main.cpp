@@ -25,6 +25,7 @@ int main(int count, char** arguments) {
   needle::add_generate(program, outcome);
   needle::add_inspect(program, outcome);
   needle::add_decoder(program, outcome);
+  needle::add_devices(program, outcome);
   needle::add_gradcheck(program, outcome);
   needle::add_bench(program, outcome);
   try {

@@ -74,6 +74,18 @@ double estimate_seconds(Trainer& trainer, const std::function<bool()>& stop) {
          (step + evaluation / static_cast<double>(trainer.settings().evaluate_every));
 }
 
+/// train(); where the device fails, the message says from where to go on.
+bool train_or_say_what_is_kept(Trainer& trainer, RunFolder& run, const TrainingEvents& events) {
+  try {
+    return train(trainer, run, events);
+  } catch (const DeviceError& error) {
+    const std::vector<fs::path> whole = checkpoints_of(run.path());
+    throw DeviceError(
+        std::string(error.what()) + "; " +
+        (whole.empty() ? "no checkpoint had been written" : "whole is " + whole.back().string()));
+  }
+}
+
 }  // namespace
 
 void run_training(const TrainOptions& options, const std::function<bool()>& stop) {
@@ -86,6 +98,7 @@ void run_training(const TrainOptions& options, const std::function<bool()>& stop
 
   AnomalyDetector detector;
   const ObserverScope watch(options.anomaly ? &detector : nullptr);
+  if (options.graph) trainer.record_steps();
   const std::unique_ptr<TrainReport> report = options.json ? make_json_report() : make_text_report();
   report->start(measure_start(trainer, run, estimate_seconds(trainer, stop)));
   const double start = now();
@@ -96,7 +109,7 @@ void run_training(const TrainOptions& options, const std::function<bool()>& stop
     const double a_step = (now() - start) / static_cast<double>(step.step - first);
     report->step(step, validation_loss, a_step * static_cast<double>(settings.steps - step.step));
   };
-  const bool finished = train(trainer, run, events);
+  const bool finished = train_or_say_what_is_kept(trainer, run, events);
   const fs::path curve = draw_loss_curve(run, data->floor());
   if (finished)
     report->finish(measure_end(trainer, run, curve));

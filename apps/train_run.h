@@ -17,7 +17,7 @@ struct TrainOptions {
   std::vector<double> betas;
   ComputeOptions compute;
   std::string out, resume;
-  bool anomaly = false, overwrite = false, json = false;
+  bool anomaly = false, graph = false, overwrite = false, json = false;
 };
 
 /// Trains to the end, or until `stop` says so, and reports.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -153,6 +154,17 @@ HOST_DEVICE inline void begin_adam(const AdamSettings& settings, StepState& stat
   state.correction2 = 1 - std::pow(settings.beta2, state.steps);
 }
 
+/// Work that a device records, to do it again without the host's part in it.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  /// Does `work`, whose calls must be the same each time, on the same arrays: the first time as always, but
+  /// in memory of its own, the second time recording it. From then on it is replayed, with random streams
+  /// `moved` positions behind where they were when it was recorded. Nothing in it may wait for the device.
+  /// Returns whether `work` itself was called.
+  virtual bool run(const std::function<void()>& work, std::uint64_t moved) = 0;
+};
+
 /// The kernels of one device. `y`, `dx` and the like are overwritten unless said otherwise.
 class Backend {
  public:
@@ -169,6 +181,8 @@ class Backend {
   virtual MemoryStats memory_stats() const = 0;
   /// Bytes of memory that the device has in all.
   virtual std::size_t total_memory() const = 0;
+  /// Bytes of it that nobody uses now.
+  virtual std::size_t free_memory() const = 0;
   /// Gives cached memory back to the system and starts the peak anew.
   virtual void trim_memory() = 0;
   virtual void copy_from_host(const void* host, void* data, std::size_t bytes) = 0;
@@ -176,6 +190,10 @@ class Backend {
   virtual void synchronize() = 0;
   /// Whether calls return before their work is done, so that asking for a number costs a wait.
   virtual bool runs_ahead() const = 0;
+  /// Whether it is no hardware, but a program that does the same slowly.
+  virtual bool is_emulated() const { return false; }
+  /// For work that will be done again and again; none where the device cannot record.
+  virtual std::unique_ptr<Recording> new_recording() { return nullptr; }
 
   // Elementwise, any strides; `x` broadcasts only by strides of 0.
   /// y = x, converted; any dtypes.

@@ -47,6 +47,8 @@ const std::vector<Device>& all_devices() {
   return devices;
 }
 
+std::string reason_without_cuda() { return cuda_devices().reason; }
+
 Device device_of(std::string_view name) {
   if (name == "cpu") return cpu();  // without a look at the others
   std::string names;
@@ -54,7 +56,7 @@ Device device_of(std::string_view name) {
     if (device.name() == name || (name == "cuda" && device.name() == "cuda:0")) return device;
     names += (names.empty() ? "" : ", ") + device.name();
   }
-  const std::string& reason = cuda_devices().reason;
+  const std::string reason = reason_without_cuda();
   fail("device: there is no '", name, "' here; this build and machine offer: ", names,
        name.starts_with("cuda") && !reason.empty() ? " (" + reason + ')' : "");
 }

@@ -26,7 +26,10 @@ class Device {
 Device cpu();
 /// Every device that is built in and present, the CPU first.
 const std::vector<Device>& all_devices();
-/// The device of that name; an unknown one is an Error that lists what there is.
+/// Why there is no CUDA device, or "" where there is one.
+std::string reason_without_cuda();
+/// The device of that name ("cuda" is the first one of CUDA); an unknown one is an Error that lists what
+/// there is.
 Device device_of(std::string_view name);
 
 }  // namespace needle

@@ -13,6 +13,12 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// A device that failed at its work, not at what it was asked for.
+class DeviceError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Throws Error with all `parts` written one after the other, as by a stream.
 template <class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {

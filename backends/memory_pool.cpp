@@ -71,6 +71,11 @@ void MemoryPool::trim() {
   stats_.peak = stats_.live;
 }
 
+bool MemoryPool::owns(void* block) const {
+  const std::lock_guard lock(mutex_);
+  return sizes_.contains(block);
+}
+
 MemoryStats MemoryPool::stats() const {
   const std::lock_guard lock(mutex_);
   return stats_;

@@ -39,6 +39,8 @@ class MemoryPool {
   /// Gives all cached blocks back to the system and sets the peak to what is live.
   void trim();
   MemoryStats stats() const;
+  /// Whether the block came from this pool.
+  bool owns(void* block) const;
 
   /// The size of the block that serves a request of `bytes`.
   static std::size_t size_class(std::size_t bytes);

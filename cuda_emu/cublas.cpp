@@ -151,6 +151,10 @@ cublasStatus_t cublasDestroy(cublasHandle_t handle) {
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) {
   return handle->stream = stream, CUBLAS_STATUS_SUCCESS;
 }
+cublasStatus_t cublasSetWorkspace(cublasHandle_t, void* workspace, size_t bytes) {
+  if (workspace != nullptr && !is_device_pointer(workspace)) return CUBLAS_STATUS_INVALID_VALUE;
+  return bytes == 0 || workspace != nullptr ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
 cublasStatus_t cublasSetMathMode(cublasHandle_t, cublasMath_t) { return CUBLAS_STATUS_SUCCESS; }
 const char* cublasGetStatusString(cublasStatus_t s) {
   switch (s) {

@@ -52,6 +52,13 @@ std::string symbolize(const void* pc, bool function) {
 
 }  // namespace
 
+const char* kernel_name(const void* function) {
+  static std::map<const void*, std::string> names;
+  std::string& name = names[function];
+  if (name.empty()) name = symbolize(function, true);
+  return name.c_str();
+}
+
 std::recursive_mutex& mutex() {
   static std::recursive_mutex m;
   return m;

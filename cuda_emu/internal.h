@@ -25,6 +25,8 @@ inline constexpr unsigned char kPoison = 0xFF;  // NaN as float, half and bfloat
 
 // One lock for the whole emulator: the API may be called from several host threads.
 std::recursive_mutex& mutex();
+/// What a kernel is called in the source, with its parameters.
+const char* kernel_name(const void* function);
 
 // --- errors.cpp --------------------------------------------------------------------------------
 void report(Violation kind, const std::string& text);  // records and prints

@@ -68,6 +68,8 @@ cudaError_t copy(void* dst, const void* src, std::size_t n, cudaMemcpyKind kind,
     return misuse(cudaErrorInvalidValue,
                   format("copy: kind %d does not fit dst %s, src %s", kind, describe_address(dst).c_str(),
                          describe_address(src).c_str()));
+  if ((to_device && !from_device && !is_pinned(src)) || (from_device && !to_device && !is_pinned(dst)))
+    ++totals.pageable_copies;
   std::function<void()> run;
   if (async && to_device && !from_device && !is_pinned(src)) {
     // From pageable memory CUDA stages the bytes before it returns.
@@ -155,6 +157,7 @@ cudaError_t malloc_device(void** ptr, std::size_t size) {
   *ptr = nullptr;
   if (forbidden_in_capture(nullptr, "cudaMalloc")) return cudaErrorStreamCaptureUnsupported;
   if (size == 0) return cudaSuccess;
+  ++totals.allocations;
   *ptr = allocate(size);
   return remember(*ptr == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
 }
@@ -173,6 +176,12 @@ cudaError_t func_set_attribute(const void* func, cudaFuncAttribute attr, int val
     if (value < 0 || static_cast<std::size_t>(value) > optin_limit()) return remember(cudaErrorInvalidValue);
     runtime().dynamic_limit[func] = static_cast<std::size_t>(value);
   }
+  return cudaSuccess;
+}
+
+cudaError_t func_get_name(const char** name, const void* func) {
+  std::lock_guard lock(mutex());
+  *name = kernel_name(func);
   return cudaSuccess;
 }
 
@@ -266,6 +275,7 @@ cudaError_t cudaRuntimeGetVersion(int* v) { return *v = 13000, cudaSuccess; }
 cudaError_t cudaDeviceSynchronize() {
   NEEDLE_LOCK;
   if (forbidden_in_capture(nullptr, "cudaDeviceSynchronize")) return cudaErrorStreamCaptureUnsupported;
+  ++totals.synchronizations;
   complete_all();
   check_canaries();
   return remember(runtime().sticky);

@@ -150,6 +150,7 @@ namespace needle::cuda::emu {
 cudaError_t malloc_device(void** ptr, std::size_t size);
 cudaError_t malloc_host(void** ptr, std::size_t size);
 cudaError_t func_set_attribute(const void* func, cudaFuncAttribute attr, int value);
+cudaError_t func_get_name(const char** name, const void* func);
 }  // namespace needle::cuda::emu
 
 // Like NVIDIA's C++ header, these take T** and function pointers without casts.
@@ -164,6 +165,9 @@ cudaError_t cudaMallocAsync(T** ptr, std::size_t size, cudaStream_t) {
 template <class T>
 cudaError_t cudaMallocHost(T** ptr, std::size_t size, unsigned = 0) {
   return needle::cuda::emu::malloc_host(reinterpret_cast<void**>(ptr), size);
+}
+inline cudaError_t cudaFuncGetName(const char** name, const void* func) {
+  return needle::cuda::emu::func_get_name(name, func);
 }
 template <class F>
 cudaError_t cudaFuncSetAttribute(F* func, cudaFuncAttribute attr, int value) {

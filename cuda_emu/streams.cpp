@@ -141,6 +141,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   CUstream_st* s = resolve(stream);
   if (s == nullptr) return misuse(cudaErrorInvalidResourceHandle, "cudaStreamSynchronize: unknown stream");
   if (forbidden_in_capture(s, "cudaStreamSynchronize")) return cudaErrorStreamCaptureUnsupported;
+  ++totals.synchronizations;
   complete(s->last);
   return remember(runtime().sticky);
 }
@@ -192,6 +193,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   NEEDLE_LOCK;
   if (!runtime().events.contains(event))
     return misuse(cudaErrorInvalidResourceHandle, "cudaEventSynchronize: unknown event");
+  if (event->op != nullptr && !event->op->done) ++totals.synchronizations;
   complete(event->op);
   return remember(runtime().sticky);
 }

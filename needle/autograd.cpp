@@ -78,15 +78,22 @@ std::vector<Tensor> apply_op(std::unique_ptr<Op> op, const std::vector<Tensor>& 
   }
   std::vector<NDArray> results;
   double operations = 0;
+  const auto compute = [&] {
+    try {
+      return op->compute(arrays);
+    } catch (const DeviceError& error) {
+      rethrow_with_place(error, op->name(), Phase::forward, current_path());
+    }
+  };
   if (Observer* observer = current_observer()) {
     const ObserverScope inner(nullptr);
     observer->before({op->name(), Phase::forward, current_path(), arrays, {}, 0});
-    results = op->compute(arrays);
+    results = compute();
     observer->computed(results);
     operations = op->operations(arrays, results);
     observer->after({op->name(), Phase::forward, current_path(), arrays, results, operations});
   } else {
-    results = op->compute(arrays);
+    results = compute();
   }
 
   std::shared_ptr<Node> node;

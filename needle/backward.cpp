@@ -61,6 +61,16 @@ Place place_of(const Tensor& tensor) {
   return {tensor.body()->node.get(), tensor.body()->output};
 }
 
+/// function(); a device that fails says where.
+template <class F>
+auto with_place(const Node& node, const F& function) {
+  try {
+    return function();
+  } catch (const DeviceError& error) {
+    rethrow_with_place(error, node.op->name(), Phase::backward, node.path);
+  }
+}
+
 /// One walk, up to the borders. Without targets it visits everything and adds into the leaves' grad.
 class Walk final : public GradientSums {
  public:
@@ -261,7 +271,8 @@ class Walk final : public GradientSums {
                               : Tensor(NDArray::zeros(slot.shape, slot.dtype, slot.device)));
     }
     const Needs needs = needs_;
-    const std::vector<Tensor> result = node.op->gradient(out_grads, saved, needs);
+    const std::vector<Tensor> result =
+        with_place(node, [&] { return node.op->gradient(out_grads, saved, needs); });
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
       if (!needs[i]) continue;
       const Node::Slot& slot = node.inputs[i];
@@ -280,15 +291,18 @@ class Walk final : public GradientSums {
       out_grads.push_back(sum.defined() ? std::move(sum)
                                         : NDArray::zeros(slot.shape, slot.dtype, slot.device));
     }
+    const auto add_gradient = [&] {
+      with_place(node, [&] { node.op->add_gradient(std::move(out_grads), saved, *this); });
+    };
     Observer* observer = current_observer();
-    if (!observer) return node.op->add_gradient(std::move(out_grads), saved, *this);
+    if (!observer) return add_gradient();
     const ObserverScope inner(nullptr);
     std::vector<NDArray> inputs = out_grads, outputs;
     for (const Node::Slot& slot : node.inputs) {
       if (slot.array.defined()) inputs.push_back(slot.array);
     }
     observer->before({node.op->name(), Phase::backward, node.path, inputs, {}, 0});
-    node.op->add_gradient(std::move(out_grads), saved, *this);
+    add_gradient();
     observer->computed(inputs);
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
       if (!needs_[i]) continue;

@@ -2,6 +2,12 @@
 
 namespace needle {
 
+void rethrow_with_place(const DeviceError& error, const char* op, Phase phase, const std::string& path) {
+  throw DeviceError(std::string(error.what()) + "; in the " +
+                    (phase == Phase::forward ? "forward pass" : "gradient") + " of " + op +
+                    (path.empty() ? "" : ", module " + path));
+}
+
 namespace {
 const std::string kNoPath;
 thread_local Observer* observer = nullptr;

@@ -33,6 +33,10 @@ class Observer {
   virtual void after(const OpEvent&) = 0;
 };
 
+/// Throws what a device failed at again, with the op and the module whose work it was.
+[[noreturn]] void rethrow_with_place(const DeviceError& error, const char* op, Phase phase,
+                                     const std::string& path);
+
 /// The observer of this thread, or none.
 Observer* current_observer();
 

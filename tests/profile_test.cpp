@@ -25,7 +25,7 @@ TEST_P(ProfileTest, EveryOpIsThereWithItsShapesOperationsAndBytes) {
   const ProfiledOp &forward = profiler.ops()[0], &backward = profiler.ops()[3];
   EXPECT_EQ(forward.op, "linear");
   EXPECT_EQ(forward.operations, 2 * 2 * 3 * 4);
-  EXPECT_EQ(forward.bytes, 8 * (2 * 3 + 3 * 4 + 4 + 2 * 4));
+  EXPECT_EQ(forward.bytes, static_cast<std::int64_t>(size_of(exact())) * (2 * 3 + 3 * 4 + 4 + 2 * 4));
   EXPECT_EQ(forward.outputs, (std::vector<Shape>{{2, 4}}));
   EXPECT_EQ(backward.op, "linear");
   EXPECT_EQ(backward.phase, Phase::backward);

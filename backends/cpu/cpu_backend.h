@@ -17,6 +17,7 @@ class CpuBackend final : public Backend {
   void release(void* data, std::size_t bytes) override;
   MemoryStats memory_stats() const override;
   std::size_t total_memory() const override;
+  std::size_t free_memory() const override;
   void trim_memory() override;
   void copy_from_host(const void* host, void* data, std::size_t bytes) override;
   void copy_to_host(const void* data, void* host, std::size_t bytes) override;

@@ -35,6 +35,9 @@ MemoryStats CpuBackend::memory_stats() const { return pool_.stats(); }
 std::size_t CpuBackend::total_memory() const {
   return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
+std::size_t CpuBackend::free_memory() const {
+  return static_cast<std::size_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
 void CpuBackend::trim_memory() { pool_.trim(); }
 
 void CpuBackend::copy_from_host(const void* host, void* data, std::size_t bytes) {

@@ -65,11 +65,14 @@ class CudaBackend final : public Backend {
   void release(void* data, std::size_t bytes) override;
   MemoryStats memory_stats() const override;
   std::size_t total_memory() const override;
+  std::size_t free_memory() const override;
   void trim_memory() override;
   void copy_from_host(const void* host, void* data, std::size_t bytes) override;
   void copy_to_host(const void* data, void* host, std::size_t bytes) override;
   void synchronize() override;
   bool runs_ahead() const override { return true; }
+  bool is_emulated() const override;
+  std::unique_ptr<Recording> new_recording() override;
   void copy(const View& x, const View& y) override;
   void fill(double value, const View& y) override;
   void arange(double start, double step, const View& y) override;
@@ -128,7 +131,10 @@ class CudaBackend final : public Backend {
     use();
     config.stream = stream_.get();
     cuda::launch(kernel, config, std::forward<A>(arguments)...);
+    if (waits_after_launches_) wait_for_kernel(reinterpret_cast<const void*>(kernel));
   }
+  /// Throws, naming the kernel, if it failed.
+  void wait_for_kernel(const void* kernel);
   /// A loop over `count` elements, each thread taking some: kernel(arguments...) finds them by grid_index().
   template <class... P, class... A>
   void run_elements(void (*kernel)(P...), std::int64_t count, A&&... arguments) {
@@ -142,7 +148,7 @@ class CudaBackend final : public Backend {
   /// Memory for as long as the kernels run that are launched while it lives.
   template <class T>
   Scratch<T> scratch(std::int64_t count) {
-    return Scratch<T>(pool_, static_cast<std::size_t>(count));
+    return Scratch<T>(pool(), static_cast<std::size_t>(count));
   }
   template <class Op, class T>
   void reduce_typed(Op op, const View& x, const View& y);
@@ -169,17 +175,28 @@ class CudaBackend final : public Backend {
   /// Waits, and throws what went wrong until then.
   void finish();
 
+  friend class CudaRecording;
+  /// Where memory comes from now.
+  MemoryPool& pool() { return records_ ? recording_pool_ : pool_; }
+  MemoryPool make_pool();
+
   int index_;
   std::string description_;
+  int compute_capability_;     ///< 80 for 8.0
+  bool waits_after_launches_;  ///< NEEDLE_CUDA_SYNC=1: a failure is seen at the kernel that failed
+  bool records_ = false;
   cuda::Stream stream_;
   cuda::Blas blas_;
-  MemoryPool pool_;
+  MemoryPool pool_, recording_pool_;  ///< the second keeps what recordings refer to apart
+  std::unique_ptr<char, cuda::Destroy<cudaFree>> blas_workspace_;
   std::size_t total_memory_;
   std::array<cuda::PinnedBuffer, 2> staging_;  ///< for what goes to the device, in turns
   std::size_t next_staging_ = 0;
   cuda::PinnedBuffer arriving_;                                      ///< for what comes from it
   std::unique_ptr<cuda::Failure, cuda::Destroy<cudaFree>> failure_;  ///< in the device's memory
   std::unique_ptr<cuda::Failure, cuda::Destroy<cudaFreeHost>> seen_failure_;
+  /// In the device's memory: by how much replayed random streams are moved.
+  std::unique_ptr<std::uint64_t, cuda::Destroy<cudaFree>> moved_;
 };
 
 }  // namespace needle

@@ -15,11 +15,11 @@
 namespace needle::cuda {
 
 /// A CUDA call that failed.
-class Error : public needle::Error {
+class Error : public DeviceError {
  public:
   Error(cudaError_t code, const char* what)
-      : needle::Error(std::string("cuda: ") + what + ": " + cudaGetErrorName(code) + ": " +
-                      cudaGetErrorString(code)),
+      : DeviceError(std::string("cuda: ") + what + ": " + cudaGetErrorName(code) + ": " +
+                    cudaGetErrorString(code)),
         code_(code) {}
   cudaError_t code() const { return code_; }
 
@@ -47,7 +47,7 @@ struct LaunchConfig {
 
 inline constexpr std::size_t kDefaultSharedLimit = 48 * 1024;
 
-// Kernels exist only in .cu files; elsewhere (a .cpp file of the nvcc build) there is no launch().
+// Kernels exist only in .cu files; elsewhere (a .cpp file of the nvcc build) launch() is but declared.
 #if defined(__CUDACC__) || defined(NEEDLE_CUDA_EMULATED)
 
 namespace detail {
@@ -100,6 +100,9 @@ requires(sizeof...(P) == sizeof...(A)) void launch(void (*kernel)(P...), const L
 #endif
 }
 
-#endif  // launch() is available
+#else
+template <class... P, class... A>
+void launch(void (*kernel)(P...), const LaunchConfig& config, A&&... arguments);
+#endif
 
 }  // namespace needle::cuda

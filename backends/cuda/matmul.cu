@@ -35,7 +35,7 @@ View CudaBackend::aligned_like(const View& x, DType dtype, std::deque<Scratch<ch
   std::int64_t& width = padded[x.rank() - 1];
   if (is_half(dtype)) width = (width + kAlignment - 1) / kAlignment * kAlignment;
   y.strides = compact_strides(padded);
-  y.data = owner.emplace_back(pool_, static_cast<std::size_t>(padded.count()) * size_of(dtype)).data();
+  y.data = owner.emplace_back(pool(), static_cast<std::size_t>(padded.count()) * size_of(dtype)).data();
   return y;
 }
 
@@ -71,6 +71,9 @@ void CudaBackend::product(const View& a, const View& b, const View& y, bool accu
 
 void CudaBackend::matmul(const View& a, const View& b, const View& y, bool accumulate) {
   cuda::require_float32("matmul", computing(a.dtype));
+  require(a.dtype != DType::bf16 || compute_capability_ >= 80,
+          "matmul: products of bf16 want compute capability 8.0, ", description_,
+          " has less; use f32 or f16");
   if (y.count() == 0) return;
   if (a.shape.at(-1) == 0) {
     if (!accumulate) fill(0, y);

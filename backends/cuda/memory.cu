@@ -1,4 +1,5 @@
 // The device: its memory, its stream, and what is noticed when the host waits for it.
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 
@@ -10,6 +11,20 @@ namespace needle {
 using cuda::Failure;
 
 namespace {
+
+int compute_capability(int index) {
+  int major = 0, minor = 0;
+  NEEDLE_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
+  NEEDLE_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
+  return 10 * major + minor;
+}
+
+/// Bytes that are free, and all bytes, of the device of this thread's calls.
+std::pair<std::size_t, std::size_t> memory_of_device() {
+  std::size_t free = 0, total = 0;
+  NEEDLE_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return {free, total};
+}
 
 std::string describe(int index) {
   cudaDeviceProp properties;
@@ -82,41 +97,71 @@ CudaDevices find_cuda_devices() {
   return devices;
 }
 
+MemoryPool CudaBackend::make_pool() {
+  return MemoryPool(
+      [this](std::size_t bytes) -> void* {
+        use();
+        void* block = nullptr;
+        const cudaError_t error = cudaMalloc(&block, bytes);
+        if (error == cudaSuccess) return block;
+        (void)cudaGetLastError();
+        if (error != cudaErrorMemoryAllocation) cuda::check(error, "cudaMalloc");
+        return nullptr;
+      },
+      [this](void* block) {
+        use();
+        (void)cudaFree(block);
+      },
+      [this] {
+        std::ostringstream text;
+        text << "; " << name() << " has " << free_memory() << " of " << total_memory_ << " bytes free";
+        return text.str();
+      });
+}
+
+namespace {
+
+/// `count` elements of zeros in the device's memory.
+template <class T>
+std::unique_ptr<T, cuda::Destroy<cudaFree>> zeros_on_device(std::size_t count, cudaStream_t stream) {
+  T* data = nullptr;
+  NEEDLE_CUDA_CHECK(cudaMalloc(&data, count * sizeof(T)));
+  std::unique_ptr<T, cuda::Destroy<cudaFree>> owned(data);
+  NEEDLE_CUDA_CHECK(cudaMemsetAsync(data, 0, count * sizeof(T), stream));
+  return owned;
+}
+
+bool is_set(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value && *value && std::string_view(value) != "0";
+}
+
+/// What NVIDIA gives cuBLAS for the newest devices; a recorded product must not ask for its own.
+constexpr std::size_t kBlasWorkspace = std::size_t{32} << 20;
+
+}  // namespace
+
 CudaBackend::CudaBackend(int index)
     : index_(used(index)),
       description_(describe(index)),
+      compute_capability_(compute_capability(index)),
+      waits_after_launches_(is_set("NEEDLE_CUDA_SYNC")),
       stream_(cuda::make_stream()),
       blas_(make_blas(stream_.get())),
-      pool_(
-          [this](std::size_t bytes) -> void* {
-            use();
-            void* block = nullptr;
-            const cudaError_t error = cudaMalloc(&block, bytes);
-            if (error == cudaSuccess) return block;
-            (void)cudaGetLastError();
-            if (error != cudaErrorMemoryAllocation) cuda::check(error, "cudaMalloc");
-            return nullptr;
-          },
-          [this](void* block) {
-            use();
-            (void)cudaFree(block);
-          },
-          [this] {
-            use();
-            std::size_t free = 0, total = 0;
-            NEEDLE_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-            std::ostringstream text;
-            text << "; " << name() << " has " << free << " of " << total << " bytes free";
-            return text.str();
-          }) {
-  std::size_t free = 0;
-  NEEDLE_CUDA_CHECK(cudaMemGetInfo(&free, &total_memory_));
-  void* block = nullptr;
-  NEEDLE_CUDA_CHECK(cudaMalloc(&block, sizeof(Failure)));
-  failure_.reset(static_cast<Failure*>(block));
-  NEEDLE_CUDA_CHECK(cudaMallocHost(&block, sizeof(Failure)));
-  seen_failure_.reset(static_cast<Failure*>(block));
-  NEEDLE_CUDA_CHECK(cudaMemsetAsync(failure_.get(), 0, sizeof(Failure), stream_.get()));
+      pool_(make_pool()),
+      recording_pool_(make_pool()),
+      total_memory_(memory_of_device().second),
+      failure_(zeros_on_device<Failure>(1, stream_.get())),
+      moved_(zeros_on_device<std::uint64_t>(1, stream_.get())) {
+  Failure* seen = nullptr;
+  NEEDLE_CUDA_CHECK(cudaMallocHost(&seen, sizeof(Failure)));
+  seen_failure_.reset(seen);
+  blas_workspace_ = zeros_on_device<char>(kBlasWorkspace, stream_.get());
+  cuda::check(cublasSetWorkspace(blas_.get(), blas_workspace_.get(), kBlasWorkspace), "cublasSetWorkspace");
+  if (is_set("NEEDLE_CUDA_TF32")) {
+    cuda::check(cublasSetMathMode(blas_.get(), CUBLAS_TF32_TENSOR_OP_MATH), "cublasSetMathMode");
+    description_ += ", products of f32 in TF32";
+  }
 }
 
 CudaBackend::~CudaBackend() { (void)cudaStreamSynchronize(stream_.get()); }
@@ -129,10 +174,27 @@ std::string CudaBackend::description(DType operands) const {
 
 void CudaBackend::use() const { NEEDLE_CUDA_CHECK(cudaSetDevice(index_)); }
 
-void* CudaBackend::allocate(std::size_t bytes) { return pool_.allocate(bytes); }
-void CudaBackend::release(void* data, std::size_t bytes) { pool_.release(data, bytes); }
-MemoryStats CudaBackend::memory_stats() const { return pool_.stats(); }
+bool CudaBackend::is_emulated() const {
+#ifdef NEEDLE_CUDA_EMULATED
+  return true;
+#else
+  return false;
+#endif
+}
+
+void* CudaBackend::allocate(std::size_t bytes) { return pool().allocate(bytes); }
+void CudaBackend::release(void* data, std::size_t bytes) {
+  (recording_pool_.owns(data) ? recording_pool_ : pool_).release(data, bytes);
+}
+MemoryStats CudaBackend::memory_stats() const {
+  const MemoryStats a = pool_.stats(), b = recording_pool_.stats();
+  return {a.live + b.live, a.peak + b.peak, a.cached + b.cached, a.system_allocations + b.system_allocations};
+}
 std::size_t CudaBackend::total_memory() const { return total_memory_; }
+std::size_t CudaBackend::free_memory() const {
+  use();
+  return memory_of_device().first;
+}
 void CudaBackend::trim_memory() {
   synchronize();  // kernels that were launched may still use what is cached
   pool_.trim();
@@ -173,10 +235,23 @@ void CudaBackend::synchronize() {
 void CudaBackend::finish() {
   NEEDLE_CUDA_CHECK(cudaMemcpyAsync(seen_failure_.get(), failure_.get(), sizeof(Failure),
                                     cudaMemcpyDeviceToHost, stream_.get()));
-  NEEDLE_CUDA_CHECK(cudaStreamSynchronize(stream_.get()));
+  const cudaError_t error = cudaStreamSynchronize(stream_.get());
+  if (error != cudaSuccess) {
+    throw DeviceError(name() + ": seen when the host waited for it: " + cudaGetErrorString(error) +
+                      "; the work that failed came before, and NEEDLE_CUDA_SYNC=1 names it");
+  }
   if (seen_failure_->kind == Failure::Kind::none) return;
   NEEDLE_CUDA_CHECK(cudaMemsetAsync(failure_.get(), 0, sizeof(Failure), stream_.get()));
   cuda::tell(*seen_failure_);
+}
+
+void CudaBackend::wait_for_kernel(const void* kernel) {
+  if (records_) return;
+  const cudaError_t error = cudaStreamSynchronize(stream_.get());
+  if (error == cudaSuccess) return;
+  const char* its_name = nullptr;
+  if (cudaFuncGetName(&its_name, kernel) != cudaSuccess) its_name = "of unknown name";
+  throw DeviceError(name() + ": kernel " + its_name + " failed: " + cudaGetErrorString(error));
 }
 
 void CudaBackend::check_indices(const char* op, const View& index, std::int64_t size) {

@@ -8,9 +8,11 @@ namespace needle {
 namespace {
 
 /// body(index, word number in its block, block) for `count` numbers of a stream; a thread takes whole blocks
-/// of four.
+/// of four. A stream that is replayed is `moved` on.
 template <class Body>
-__global__ void __launch_bounds__(256) random_kernel(PhiloxStream stream, std::int64_t count, Body body) {
+__global__ void __launch_bounds__(256)
+    random_kernel(PhiloxStream stream, const std::uint64_t* moved, std::int64_t count, Body body) {
+  stream.position += *moved;
   const std::uint64_t first = stream.position / 4;
   const std::int64_t blocks =
       static_cast<std::int64_t>((stream.position + static_cast<std::uint64_t>(count) + 3) / 4 - first);
@@ -69,7 +71,7 @@ struct DropoutBody {
 
 template <class Body>
 void CudaBackend::run_random(PhiloxStream stream, std::int64_t count, const Body& body) {
-  run_elements(random_kernel<Body>, count == 0 ? 0 : count / 4 + 2, stream, count, body);
+  run_elements(random_kernel<Body>, count == 0 ? 0 : count / 4 + 2, stream, moved_.get(), count, body);
 }
 
 void CudaBackend::random(const Distribution& distribution, PhiloxStream stream, const View& y) {

@@ -16,7 +16,9 @@ inline ChoiceNames<Decay> names_of(Decay) {
   return {{"cosine", Decay::cosine}, {"linear", Decay::linear}, {"none", Decay::none}};
 }
 /// The precisions of products that train without scaling the loss.
-inline ChoiceNames<DType> names_of(DType) { return {{"f32", DType::f32}, {"bf16", DType::bf16}}; }
+inline ChoiceNames<DType> names_of(DType) {
+  return {{"f32", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}};
+}
 inline ChoiceNames<Tokenizer::Kind> names_of(Tokenizer::Kind) {
   return {{"bytes", Tokenizer::Kind::bytes}, {"characters", Tokenizer::Kind::characters}};
 }

@@ -7,6 +7,7 @@
 
 #include "backends/clock.h"
 #include "needle/io/checkpoint.h"
+#include "needle/observer.h"
 #include "needle/precision.h"
 
 namespace needle {
@@ -80,53 +81,118 @@ Trainer::Trainer(const TrainSettings& settings, Dataset& data, Device device)
   if (settings_.precision == DType::f16) optimizer_->set_loss_scale(kFirstLossScale);
 }
 
-std::pair<StepResult, NDArray> Trainer::add_gradients(DataPosition& position, Generator& random) {
-  const PrecisionScope precision(settings_.precision);
-  StepResult result;
-  std::vector<Batch> batches;
-  std::int64_t valid = 0;
+bool Trainer::StepInput::fits(const StepInput& other) const {
+  if (inputs.size() != other.inputs.size() || valid_targets != other.valid_targets) return false;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const SequenceInput &a = inputs[i], &b = other.inputs[i];
+    if (a.ids.shape() != b.ids.shape() || a.real.defined() != b.real.defined()) return false;
+  }
+  return true;
+}
+
+void Trainer::StepInput::assign(const StepInput& other) {
+  tokens = other.tokens;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    SequenceInput& to = inputs[i];
+    const SequenceInput& from = other.inputs[i];
+    to.ids.assign(from.ids);
+    if (to.real.defined()) to.real.assign(from.real);
+    to.positions.assign(from.positions);
+    labels[i].assign(other.labels[i]);
+  }
+}
+
+Trainer::StepInput Trainer::next_input(DataPosition& position) {
+  StepInput result;
   for (std::int64_t part = 0; part < settings_.accumulate; ++part) {
-    const Batch& batch = batches.emplace_back(data_.next_training_batch(position, settings_.batch));
-    valid += batch.valid_targets;
+    const Batch batch = data_.next_training_batch(position, settings_.batch);
+    result.inputs.push_back(input_of(batch, device_));
+    result.labels.push_back(labels_of(batch, device_));
+    result.valid_targets += batch.valid_targets;
     result.tokens += std::ranges::count(batch.real, 1);
   }
-  if (valid == 0) {
-    result.skipped = "no target of the batch counts";
-    return {result, {}};
-  }
+  return result;
+}
+
+NDArray Trainer::add_gradients(const StepInput& input, Generator& random) {
+  const PrecisionScope precision(settings_.precision);
   LossOptions options;
   options.settings.label_smoothing = settings_.label_smoothing;
-  options.divisor = static_cast<double>(valid);
+  options.divisor = static_cast<double>(input.valid_targets);
   const Pass pass{true, &random};
   NDArray total;
-  for (const Batch& batch : batches) {
-    const Tensor loss = model_.loss(input_of(batch, device_), labels_of(batch, device_), options, pass);
+  for (std::size_t i = 0; i < input.inputs.size(); ++i) {
+    const Tensor loss = model_.loss(input.inputs[i], input.labels[i], options, pass);
     total = total.defined() ? binary(Add{}, total, loss.array()) : loss.array();
     if (settings_.precision == DType::f16)
       loss.backward(optimizer_->loss_scale());
     else
       loss.backward();
   }
-  return {result, total};
+  return total;
+}
+
+void Trainer::do_step(const StepInput& input) {
+  loss_.assign(add_gradients(input, random_));
+  optimizer_->clip({settings_.clip, settings_.precision == DType::f16});
+  optimizer_->step();
+  optimizer_->clear_gradients();
+}
+
+void Trainer::record_steps() {
+  require(!current_observer(), "train: a recorded step cannot be watched, as for anomalies");
+  recording_ = device_->new_recording();
+  require(recording_ != nullptr, "train: steps can be recorded on cuda devices alone, not on ",
+          device_.name());
+}
+
+void Trainer::do_recorded_step(const StepInput& input) {
+  // The first step fills what is made once; the second, the recording's memory.
+  if (!recorded_) {
+    do_step(input);
+    recorded_ = input;
+    return;
+  }
+  if (!recorded_->fits(input)) return do_step(input);
+  recorded_->assign(input);
+  const std::uint64_t from = random_.position();
+  if (recording_->run([&] { do_step(*recorded_); }, from - recorded_from_)) {
+    recorded_from_ = from;
+    recorded_draws_ = random_.position() - from;
+    return;
+  }
+  if (recorded_draws_ > 0) random_.reserve(recorded_draws_);
+  // What the device wrote, the host must know to be new.
+  for (Parameter& parameter : parameters_) {
+    NDArray array = parameter.tensor.array();
+    array.mutable_view();
+  }
 }
 
 void Trainer::begin_step() {
-  if (begun_.empty()) begun_since_ = now();
-  if (!history_.defined()) history_ = NDArray::zeros({kMostBegun, 1 + kStepNumbers}, DType::f64, device_);
   require(may_begin(), "trainer: ", kMostBegun, " steps were begun, and none asked for its result");
-  const double learning_rate = settings_.schedule().rate(steps_done_);
-  auto [result, loss] = add_gradients(position_, random_);
-  if (loss.defined()) {
-    optimizer_->set_learning_rate(learning_rate);
-    optimizer_->clip({settings_.clip, settings_.precision == DType::f16});
-    optimizer_->step();
+  if (begun_.empty()) begun_since_ = now();
+  if (!history_.defined()) {
+    history_ = NDArray::zeros({kMostBegun, 1 + kStepNumbers}, DType::f64, device_);
+    loss_ = NDArray::scalar(0, DType::f32, device_);
+  }
+  StepResult result;
+  result.learning_rate = settings_.schedule().rate(steps_done_);
+  const StepInput input = next_input(position_);
+  result.tokens = input.tokens;
+  if (input.valid_targets == 0) {
+    result.skipped = "no target of the batch counts";
+  } else {
+    optimizer_->set_learning_rate(result.learning_rate);
+    if (recording_)
+      do_recorded_step(input);
+    else
+      do_step(input);
     NDArray row = history_[static_cast<std::int64_t>(begun_.size())];
     NDArray its_loss = row[0], its_numbers = row.slice(0, 1, 1 + kStepNumbers);
-    its_loss.assign(loss);
+    its_loss.assign(loss_);
     its_numbers.assign(optimizer_->step_numbers());
   }
-  optimizer_->clear_gradients();
-  result.learning_rate = learning_rate;
   result.step = ++steps_done_;
   begun_.push_back(std::move(result));
 }
@@ -154,8 +220,13 @@ StepResult Trainer::rehearse_step() {
   const double start = now();
   DataPosition position = position_;
   Generator random = random_;
-  StepResult result = add_gradients(position, random).first;
-  result.gradient_norm = gradient_norm(parameters_, settings_.clip).norm;
+  const StepInput input = next_input(position);
+  StepResult result;
+  result.tokens = input.tokens;
+  if (input.valid_targets > 0) {
+    result.loss = add_gradients(input, random).item();
+    result.gradient_norm = gradient_norm(parameters_, settings_.clip).norm;
+  }
   optimizer_->clear_gradients();
   result.seconds = now() - start;
   return result;

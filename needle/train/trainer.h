@@ -53,6 +53,9 @@ class Trainer {
   }
   /// The same without waiting for the device.
   void begin_step();
+  /// Has the device record a step, after two that warm it up, and replay it for all batches of that shape,
+  /// with the same results. Throws where it cannot.
+  void record_steps();
   /// Whether another step may be begun before finish_steps().
   bool may_begin() const { return begun_.size() < kMostBegun; }
   /// Waits, and tells of all steps that were begun since it was called before.
@@ -77,8 +80,20 @@ class Trainer {
   double best_validation() const { return best_validation_; }
 
  private:
-  /// What is known of a step before it is done, and its loss on the device (none where it has no target).
-  std::pair<StepResult, NDArray> add_gradients(DataPosition& position, Generator& random);
+  /// The batches of a step on the device.
+  struct StepInput {
+    std::vector<SequenceInput> inputs;
+    std::vector<NDArray> labels;
+    std::int64_t valid_targets = 0, tokens = 0;
+    bool fits(const StepInput& other) const;
+    void assign(const StepInput& other);
+  };
+  StepInput next_input(DataPosition& position);
+  /// The loss, whose gradients are added.
+  NDArray add_gradients(const StepInput& input, Generator& random);
+  /// Gradients, clipping and the optimizer's step, for which nothing waits.
+  void do_step(const StepInput& input);
+  void do_recorded_step(const StepInput& input);
 
   TrainSettings settings_;
   Dataset& data_;
@@ -89,8 +104,12 @@ class Trainer {
   std::unique_ptr<Optimizer> optimizer_;
   DataPosition position_;
   static constexpr std::size_t kMostBegun = 256;
-  std::vector<StepResult> begun_;  // steps whose results lie in history_
-  NDArray history_;                // f64 [steps, loss and the numbers of a StepState]
+  NDArray loss_;  // of the last step, f32 []
+  std::unique_ptr<Recording> recording_;
+  std::optional<StepInput> recorded_;                     // what the recorded step reads
+  std::uint64_t recorded_from_ = 0, recorded_draws_ = 0;  // of the random stream
+  std::vector<StepResult> begun_;                         // steps whose results lie in history_
+  NDArray history_;                                       // f64 [steps, loss and the numbers of a StepState]
   double begun_since_ = 0;
   std::int64_t steps_done_ = 0;
   double best_validation_ = std::numeric_limits<double>::infinity();

@@ -136,6 +136,7 @@ NEEDLE_SIGNATURE(cudaGraphExecDestroy, cudaError_t(cudaGraphExec_t));
 NEEDLE_SIGNATURE(cublasCreate, cublasStatus_t(cublasHandle_t*));
 NEEDLE_SIGNATURE(cublasDestroy, cublasStatus_t(cublasHandle_t));
 NEEDLE_SIGNATURE(cublasSetStream, cublasStatus_t(cublasHandle_t, cudaStream_t));
+NEEDLE_SIGNATURE(cublasSetWorkspace, cublasStatus_t(cublasHandle_t, void*, size_t));
 NEEDLE_SIGNATURE(cublasSetMathMode, cublasStatus_t(cublasHandle_t, cublasMath_t));
 NEEDLE_SIGNATURE(cublasSgemm, cublasStatus_t(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int,
                                              int, const float*, const float*, int, const float*, int,
