@@ -90,6 +90,12 @@ struct RecurrentGradients {
   View input, hidden, state, cell;  ///< overwritten
 };
 
+/// Where a kernel puts a gradient: over what is there, or added to it. Without data, it is not wanted.
+struct GradientPlace {
+  View view;
+  bool adds = false;
+};
+
 /// A parameter, its gradient and its optimizer's state: compact views of one shape.
 struct ParameterArrays {
   View parameter, gradient;
@@ -231,10 +237,10 @@ class Backend {
   /// bias and residual f32.
   virtual void linear(Epilogue epilogue, const View& x, const View& weight, const View& bias,
                       const View& residual, const View& y, const View& slope) = 0;
-  /// product = g times the slope, where there is one, and dbias [width] += the sum of its rows where it is
-  /// wanted. product may be g; g, slope and product may be bf16 or f16.
+  /// product = g times the slope, where there is one, and dbias [width] the sum of its rows. product may be
+  /// g; g, slope and product may be bf16 or f16.
   virtual void epilogue_gradient(const View& slope, const View& g, const View& product,
-                                 const View& dbias) = 0;
+                                 const GradientPlace& dbias) = 0;
 
   // Rows and indices (i64). An index outside is an error that names its position and value.
   /// y[i, :] = table[rows[i], :]; table [rows, width], rows [count], y [count, width].
@@ -254,11 +260,10 @@ class Backend {
   /// (layer) and 1 / sqrt(variance + epsilon), each f64 [rows]. y may be bf16 or f16, and then dy too.
   virtual void norm(NormKind kind, double epsilon, const View& x, const View& weight, const View& bias,
                     const View& y, const View& mean, const View& inverse_deviation) = 0;
-  /// dx, overwritten or with `accumulate` added to, and dweight and dbias [width] added to; views without
-  /// data are not wanted.
+  /// dx, dweight and dbias [width].
   virtual void norm_gradient(NormKind kind, const View& x, const View& weight, const View& mean,
-                             const View& inverse_deviation, const View& dy, const View& dx, bool accumulate,
-                             const View& dweight, const View& dbias) = 0;
+                             const View& inverse_deviation, const View& dy, const GradientPlace& dx,
+                             const GradientPlace& dweight, const GradientPlace& dbias) = 0;
   /// losses [rows] (0 for ignored labels) of logits [rows, classes], any row stride; labels i64 [rows].
   virtual void cross_entropy(const CrossEntropySettings& settings, const View& logits, const View& labels,
                              const View& losses) = 0;
@@ -285,11 +290,10 @@ class Backend {
   virtual void causal_convolution(std::int64_t dilation, Epilogue epilogue, const View& x, const View& weight,
                                   const View& bias, const View& residual, const View& y,
                                   const View& slope) = 0;
-  /// Of the sum before f: dx, overwritten or with `accumulate` added to, and dweight added to; views without
-  /// data are not wanted.
+  /// dx and dweight, given dy of the sum before f.
   virtual void causal_convolution_gradient(std::int64_t dilation, const View& x, const View& weight,
-                                           const View& dy, const View& dx, bool accumulate,
-                                           const View& dweight) = 0;
+                                           const View& dy, const GradientPlace& dx,
+                                           const GradientPlace& dweight) = 0;
 
   // Optimizers, in place, all parameters in one pass. `state` is a StepState; where its first_bad is not
   // negative, parameters and moments stay as they are.

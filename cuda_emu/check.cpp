@@ -497,8 +497,8 @@ void __tsan_vptr_update(void**, void*) {}
   NEEDLE_ATOMIC_OP(BITS, T, fetch_and)                                                                    \
   NEEDLE_ATOMIC_OP(BITS, T, fetch_or)                                                                     \
   NEEDLE_ATOMIC_OP(BITS, T, fetch_xor)                                                                    \
-      NEEDLE_ATOMIC_OP(BITS, T, fetch_nand) int __tsan_atomic##BITS##_compare_exchange_strong(            \
-          volatile T* p, T* e, T v, int, int) {                                                           \
+  NEEDLE_ATOMIC_OP(BITS, T, fetch_nand)                                                                   \
+  int __tsan_atomic##BITS##_compare_exchange_strong(volatile T* p, T* e, T v, int, int) {                 \
     return __atomic_compare_exchange_n(p, e, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);               \
   }                                                                                                       \
   int __tsan_atomic##BITS##_compare_exchange_weak(volatile T* p, T* e, T v, int, int) {                   \

@@ -94,6 +94,7 @@ cublasStatus_t gemm(cublasHandle_t handle, cublasOperation_t ta, cublasOperation
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   if (m == 0 || n == 0 || batch == 0) return CUBLAS_STATUS_SUCCESS;
+  ++totals.products;
   auto run = [=] {
     if (!check_matrix("A", a, batch, true) || !check_matrix("B", b, batch, true) ||
         !check_matrix("C", c, batch, beta != 0))

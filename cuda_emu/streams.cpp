@@ -262,6 +262,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   CUstream_st* s = resolve(stream);
   if (s == nullptr || !runtime().graphs.contains(exec))
     return misuse(cudaErrorInvalidValue, "cudaGraphLaunch: unknown stream or graph");
+  ++totals.graph_launches;
   for (const auto& run : exec->work) submit(s, run);
   return remember(runtime().sticky);
 }

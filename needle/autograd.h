@@ -143,6 +143,13 @@ class GradientSums {
   virtual void add(int input, NDArray gradient) = 0;
   /// The compact buffer of the sum, to be added to in place; with `first`, it is new and must be overwritten.
   virtual NDArray& sum(int input, bool& first) = 0;
+  /// The same for a kernel: where the gradient is not needed, a place without data.
+  GradientPlace place(int input) {
+    if (!needs(input)) return {};
+    bool first = false;
+    NDArray& buffer = sum(input, first);
+    return {buffer.mutable_view(), !first};
+  }
 };
 
 /// One application of an operation: `compute` on arrays and `gradient` on tensors, side by side.

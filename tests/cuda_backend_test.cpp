@@ -3,12 +3,15 @@
 #include "tests/on_devices.h"
 
 #ifdef NEEDLE_TESTS_EMULATE
+#include <fstream>
 #include "cuda_emu/control.h"
 #include "needle/data/corpus.h"
 #include "needle/ops/ops.h"
 #include "needle/precision.h"
+
 #include "needle/train/training.h"
 #include "tests/agree.h"
+#include "tests/temporary_folder.h"
 
 namespace needle {
 namespace {
@@ -25,10 +28,12 @@ NDArray some(const Shape& shape, DType dtype = DType::f32) {
 TEST(CudaBackend, IsNamedAndCallsItselfEmulated) {
   EXPECT_EQ(cuda_device().name(), "cuda:0");
   EXPECT_EQ(device_of("cuda:0"), cuda_device());
-  EXPECT_TRUE(contains(cuda_device()->description(), {"emulated", "compute capability"}));
+  EXPECT_TRUE(
+      contains(cuda_device()->description(), std::vector<std::string>{"emulated", "compute capability"}));
   EXPECT_TRUE(cuda_device()->is_emulated());
   EXPECT_FALSE(cpu()->is_emulated());
-  EXPECT_TRUE(contains(error_of([] { device_of("cuda:7"); }), {"cuda:7", "cpu, cuda:0"}));
+  EXPECT_TRUE(
+      contains(error_of([] { device_of("cuda:7"); }), std::vector<std::string>{"cuda:7", "cpu, cuda:0"}));
 }
 
 TEST(CudaBackend, Float64IsComputedOnTheCpuAlone) {
@@ -53,7 +58,7 @@ TEST(CudaBackend, DevicesAreNotMixed) {
           options.key_mask = NDArray::ones({1, 2}, DType::boolean);
           attention(q, q, q, options);
         })}) {
-    EXPECT_TRUE(contains(message, {"cpu", "cuda:0"}));
+    EXPECT_TRUE(contains(message, std::vector<std::string>{"cpu", "cuda:0"}));
   }
 }
 
@@ -96,7 +101,7 @@ TEST(CudaBackend, ARequestThatFailsIsTriedAgainWithoutTheCache) {
 TrainSettings small_run() {
   TrainSettings settings;
   settings.steps = 20;
-  settings.batch = 3;
+  settings.batch = 2;
   settings.warmup = 2;
   settings.model.width = 16;
   settings.model.heads = 2;
@@ -104,6 +109,17 @@ TrainSettings small_run() {
   settings.model.ffn = 24;
   settings.model.dropout = 0.1;
   settings.evaluate_every = 1000;
+  return settings;
+}
+
+/// The same on a text, whose batches are all of one shape.
+TrainSettings small_run_on(const TemporaryFolder& folder) {
+  TrainSettings settings = small_run();
+  settings.data.source = DataSource::text;
+  settings.data.file = (folder.path() / "text.txt").string();
+  std::ofstream file(settings.data.file);
+  for (int i = 0; i < 400; ++i) file << "line " << i * i << '\n';
+  settings.model.context = 24;
   return settings;
 }
 
@@ -139,16 +155,60 @@ TEST(CudaTraining, LossesAreTheCpus) {
 }
 
 TEST(CudaTraining, ARecordedStepIsTheSameToTheLastBit) {
+  const TemporaryFolder folder;
   for (const DType precision : {DType::f32, DType::bf16}) {
-    TrainSettings settings = small_run();
+    TrainSettings settings = small_run_on(folder);
     settings.precision = precision;
+    settings.steps = 8;
+    const std::uint64_t before = emu::stats().graph_launches;
     EXPECT_EQ(losses_of(settings, true), losses_of(settings, false)) << name_of(precision);
+    EXPECT_EQ(emu::stats().graph_launches - before, 6u);  // all but two that warm up
   }
+  // Batches of other shapes are stepped as always.
+  TrainSettings padded = small_run();
+  padded.steps = 6;
+  EXPECT_EQ(losses_of(padded, true), losses_of(padded, false));
   EXPECT_TRUE(contains(error_of([] {
                          const std::unique_ptr<Dataset> data = make_dataset(small_run());
                          Trainer(small_run(), *data, cpu()).record_steps();
                        }),
-                       {"cuda", "cpu"}));
+                       std::vector<std::string>{"cuda", "cpu"}));
+}
+
+/// Kernels and products of a training step of a decoder of that many layers.
+std::uint64_t launches_of_a_step(std::int64_t layers, std::int64_t vocabulary) {
+  Generator random(1);
+  Decoder model(DecoderConfig::of_size(vocabulary, 8, 16, layers, 2), random, cuda_device());
+  const std::vector<Parameter> parameters = model.parameters();
+  Adam optimizer(groups_by_rank(parameters, 0.1), AdamDecay::decoupled);
+  const NDArray ids = NDArray::zeros({2, 8}, DType::i64, cuda_device()), positions = ids;
+  LossOptions options;
+  options.divisor = 16;
+  const auto step = [&] {
+    model.loss({ids, {}, positions}, ids, options).backward();
+    optimizer.set_learning_rate(1e-3);
+    optimizer.clip({1});
+    optimizer.step();
+    optimizer.clear_gradients();
+    cuda_device()->synchronize();
+  };
+  step();
+  const emu::Stats before = emu::stats();
+  step();
+  const emu::Stats after = emu::stats();
+  EXPECT_EQ(after.allocations, before.allocations);
+  EXPECT_EQ(after.pageable_copies, before.pageable_copies);
+  EXPECT_EQ(after.synchronizations - before.synchronizations, 1u);
+  return after.launches - before.launches + after.products - before.products;
+}
+
+TEST(CudaTraining, AStepTakesFewLaunches) {
+  // As the benchmark's W1 and the model of 124 million parameters, but narrower: no width changes the number.
+  const std::uint64_t w1 = launches_of_a_step(4, 65), large = launches_of_a_step(12, 65);
+  EXPECT_LE(w1, 150u);
+  EXPECT_LE(large, 12 * 32 + 30u);
+  RecordProperty("launches of W1", static_cast<int>(w1));
+  RecordProperty("launches of the 124M shape", static_cast<int>(large));
 }
 
 TEST(CudaTraining, SixteenBitsFollowTheCurveOfFloat32) {
@@ -162,21 +222,56 @@ TEST(CudaTraining, SixteenBitsFollowTheCurveOfFloat32) {
   }
 }
 
-TEST(CudaTraining, AStepAsksForNothingAndWaitsForNothing) {
-  const TrainSettings settings = small_run();
+// What a device keeps for itself is not written back by a resumed run of another precision.
+TEST(CudaTraining, F16KeepsItsLossScaleAndOthersIgnoreIt) {
+  const TemporaryFolder folder;
+  TrainSettings settings = small_run_on(folder);
+  settings.precision = DType::f16;
+  settings.steps = 6;
   const std::unique_ptr<Dataset> data = make_dataset(settings);
-  Trainer trainer(settings, *data, cuda_device());
-  trainer.step();
-  // Rows of other lengths may want other sizes once; then all is there.
-  for (int i = 0; i < 10; ++i) trainer.step();
-  const emu::Stats before = emu::stats();
-  for (int i = 0; i < 2; ++i) trainer.begin_step();
-  const emu::Stats begun = emu::stats();
-  trainer.finish_steps();
-  const emu::Stats finished = emu::stats();
-  EXPECT_EQ(begun.pageable_copies, before.pageable_copies);
-  EXPECT_EQ(finished.pageable_copies, before.pageable_copies);
-  EXPECT_EQ(finished.synchronizations - begun.synchronizations, 1u);
+  Trainer whole(settings, *data, cuda_device()), first(settings, *data, cuda_device()),
+      second(settings, *data, cuda_device());
+  EXPECT_EQ(whole.optimizer().step_state().loss_scale, 65536);
+  std::vector<double> right, ours;
+  for (int i = 0; i < 6; ++i) right.push_back(whole.step().loss);
+  for (int i = 0; i < 3; ++i) ours.push_back(first.step().loss);
+  first.save(folder.path() / "checkpoint");
+  second.load(folder.path() / "checkpoint");
+  EXPECT_EQ(second.optimizer().step_state().good_steps, 3);
+  for (int i = 0; i < 3; ++i) ours.push_back(second.step().loss);
+  EXPECT_EQ(ours, right);
+  settings.precision = DType::f32;
+  Trainer other(settings, *data, cpu());
+  other.load(folder.path() / "checkpoint");
+  EXPECT_EQ(other.optimizer().step_state().loss_scale, 1);
+  EXPECT_NEAR(other.step().loss, right[3], 2e-2 * right[3]);
+}
+
+TEST(CudaTraining, AGradientThatIsNotFiniteHalvesTheScaleAndSkipsTheStep) {
+  const Tensor weight(some({4}), true);
+  Adam optimizer({{{{"weight", weight, true, {}}}, 0.0}}, AdamDecay::decoupled);
+  optimizer.set_loss_scale(1024, 1999);
+  optimizer.set_learning_rate(0.1);
+  const auto step = [&](double gradient) {
+    Tensor(weight).mutable_grad() = NDArray::full({4}, gradient, DType::f32, cuda_device());
+    optimizer.clip({1, true});
+    optimizer.step();
+    return optimizer.step_state();
+  };
+  const std::vector<float> before = weight.array().to_vector<float>();
+  StepState state = step(std::numeric_limits<double>::infinity());
+  EXPECT_EQ(state.loss_scale, 512);
+  EXPECT_EQ(state.first_bad, 0);
+  EXPECT_EQ(state.steps, 0);
+  EXPECT_EQ(weight.array().to_vector<float>(), before);
+  state = step(512 * 2.0);
+  EXPECT_NEAR(state.gradient_norm, 4, 1e-6);  // unscaled before it is clipped
+  EXPECT_EQ(state.steps, 1);
+  EXPECT_NE(weight.array().to_vector<float>(), before);
+  optimizer.set_loss_scale(512, 1999);
+  state = step(1);
+  EXPECT_EQ(state.loss_scale, 1024);
+  EXPECT_EQ(state.good_steps, 0);
 }
 
 }  // namespace

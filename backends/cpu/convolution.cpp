@@ -70,8 +70,10 @@ void CpuBackend::causal_convolution(std::int64_t dilation, Epilogue epilogue, co
 }
 
 void CpuBackend::causal_convolution_gradient(std::int64_t dilation, const View& x, const View& weight,
-                                             const View& dy, const View& dx, bool accumulate,
-                                             const View& dweight) {
+                                             const View& dy, const GradientPlace& dx_place,
+                                             const GradientPlace& dweight_place) {
+  const View &dx = dx_place.view, &dweight = dweight_place.view;
+  if (dweight.data && !dweight_place.adds) fill(0, dweight);
   const Convolution c(dilation, x, weight);
   const std::int64_t size = c.kernel * c.in * c.out;
   const std::int64_t threads = c.is_large() ? std::min<std::int64_t>(available_threads(), c.pieces()) : 1;
@@ -98,7 +100,7 @@ void CpuBackend::causal_convolution_gradient(std::int64_t dilation, const View& 
             T* to = dx.as<T>() + (b * c.time + start) * c.in;
             if (t.count > 0)
               gemm<T>({slope + (start + shift) * c.out, t.count, c.out, c.out, 1}, {w, c.out, c.in, 1, c.out},
-                      to, c.in, t.count, c.in, c.out, accumulate || r > 0);
+                      to, c.in, t.count, c.in, c.out, dx_place.adds || r > 0);
           }
           const Overlap t(start, end, shift);
           if (dw && t.count > 0)

@@ -8,7 +8,8 @@
 
 namespace needle {
 
-void CpuBackend::epilogue_gradient(const View& slope, const View& g, const View& product, const View& dbias) {
+void CpuBackend::epilogue_gradient(const View& slope, const View& g, const View& product,
+                                   const GradientPlace& dbias) {
   dispatch_computing("linear", computing(g.dtype), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const std::int64_t rows = g.shape[0], width = g.shape[1];
@@ -45,10 +46,11 @@ void CpuBackend::epilogue_gradient(const View& slope, const View& g, const View&
         write_run(product, start, 1, width, to);
       }
     }
-    for (std::int64_t piece = 0; piece < pieces && dbias.data; ++piece) {
+    if (dbias.view.data && !dbias.adds) fill(0, dbias.view);
+    for (std::int64_t piece = 0; piece < pieces && dbias.view.data; ++piece) {
       const T* const sum = sums.data() + piece * width;
 #pragma omp simd
-      for (std::int64_t i = 0; i < width; ++i) dbias.as<T>()[i] += sum[i];
+      for (std::int64_t i = 0; i < width; ++i) dbias.view.as<T>()[i] += sum[i];
     }
   });
 }

@@ -1,5 +1,6 @@
 // Layer norm and RMS norm over rows.
 #include <cmath>
+#include <utility>
 
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/loops.h"
@@ -77,8 +78,8 @@ void CpuBackend::norm(NormKind kind, double epsilon, const View& x, const View& 
 }
 
 void CpuBackend::norm_gradient(NormKind kind, const View& x, const View& weight, const View& mean,
-                               const View& inverse_deviation, const View& dy, const View& dx, bool accumulate,
-                               const View& dweight, const View& dbias) {
+                               const View& inverse_deviation, const View& dy, const GradientPlace& dx,
+                               const GradientPlace& dweight, const GradientPlace& dbias) {
   dispatch_computing("norm", x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const std::int64_t rows = x.shape[0], width = x.shape[1];
@@ -103,7 +104,7 @@ void CpuBackend::norm_gradient(NormKind kind, const View& x, const View& weight,
           weight_sum[i] += incoming[i] * z[i];
           bias_sum[i] += incoming[i];
         }
-        if (!dx.data) continue;
+        if (!dx.view.data) continue;
         // With g the gradient at the normalised row z: dx = (g - mean(g) - z mean(g z)) / deviation.
         T total = 0, along = 0;
 #pragma omp simd reduction(+ : total, along)
@@ -114,8 +115,8 @@ void CpuBackend::norm_gradient(NormKind kind, const View& x, const View& weight,
         }
         const T mean_g = kind == NormKind::layer ? total / static_cast<T>(width) : T(0),
                 mean_gz = along / static_cast<T>(width);
-        T* to = dx.as<T>() + row * width;
-        if (accumulate) {
+        T* to = dx.view.as<T>() + row * width;
+        if (dx.adds) {
 #pragma omp simd
           for (std::int64_t i = 0; i < width; ++i) to[i] += (g[i] - mean_g - z[i] * mean_gz) * scale;
         } else {
@@ -124,10 +125,13 @@ void CpuBackend::norm_gradient(NormKind kind, const View& x, const View& weight,
         }
       }
     }
-    for (std::int64_t piece = 0; piece < pieces; ++piece) {
-      const T *weight_sum = memory.data() + kBuffers * piece * width, *bias_sum = weight_sum + width;
-      for (std::int64_t i = 0; dweight.data && i < width; ++i) dweight.as<T>()[i] += weight_sum[i];
-      for (std::int64_t i = 0; dbias.data && i < width; ++i) dbias.as<T>()[i] += bias_sum[i];
+    for (const auto& [place, offset] : {std::pair(dweight, std::int64_t{0}), std::pair(dbias, width)}) {
+      if (!place.view.data) continue;
+      if (!place.adds) fill(0, place.view);
+      for (std::int64_t piece = 0; piece < pieces; ++piece) {
+        const T* sum = memory.data() + kBuffers * piece * width + offset;
+        for (std::int64_t i = 0; i < width; ++i) place.view.template as<T>()[i] += sum[i];
+      }
     }
   });
 }

@@ -53,8 +53,9 @@ void CudaBackend::causal_convolution(std::int64_t dilation, Epilogue epilogue, c
 }
 
 void CudaBackend::causal_convolution_gradient(std::int64_t dilation, const View& x, const View& weight,
-                                              const View& dy, const View& dx, bool accumulate,
-                                              const View& dweight) {
+                                              const View& dy, const GradientPlace& dx_place,
+                                              const GradientPlace& dweight_place) {
+  const View &dx = dx_place.view, &dweight = dweight_place.view;
   cuda::require_float32("causal_convolution", dy.dtype);
   const std::int64_t batch = x.shape[0], time = x.shape[1];
   // The weight's gradient is summed for each of so many rows of the batch at once, then over these.
@@ -66,15 +67,16 @@ void CudaBackend::causal_convolution_gradient(std::int64_t dilation, const View&
     const std::int64_t shift = tap * dilation, count = time - shift;
     const View read = times(x, 0, count), written = times(dy, shift, count);
     if (dx.data)
-      matmul(written, for_batch(transposed(weight[tap]), batch), times(dx, 0, count), accumulate || tap > 0);
+      matmul(written, for_batch(transposed(weight[tap]), batch), times(dx, 0, count),
+             dx_place.adds || tap > 0);
     if (!dweight.data) continue;
     for (std::int64_t first = 0; first < batch; first += pieces) {
       const std::int64_t now = std::min(pieces, batch - first);
       matmul(transposed(rows(read, first, now)), rows(written, first, now), rows(partial, 0, now), first > 0);
     }
     if (batch > 0)
-      run_elements(cuda::add_pieces_kernel, in * out, sums.data(), pieces,
-                   cuda::Columns{dweight[tap].as<float>(), nullptr, in * out}, std::int64_t{1});
+      run_elements(cuda::add_pieces_kernel, in * out, sums.data(), pieces, std::int64_t{1},
+                   cuda::Columns{GradientPlace{dweight[tap], dweight_place.adds}, GradientPlace{}, in * out});
   }
 }
 

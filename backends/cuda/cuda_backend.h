@@ -88,7 +88,8 @@ class CudaBackend final : public Backend {
   void matmul(const View& a, const View& b, const View& y, bool accumulate) override;
   void linear(Epilogue epilogue, const View& x, const View& weight, const View& bias, const View& residual,
               const View& y, const View& slope) override;
-  void epilogue_gradient(const View& slope, const View& g, const View& product, const View& dbias) override;
+  void epilogue_gradient(const View& slope, const View& g, const View& product,
+                         const GradientPlace& dbias) override;
   void gather_rows(const View& table, const View& rows, const View& y) override;
   void scatter_add_rows(const View& x, const View& rows, const View& table) override;
   void gather(const View& x, int axis, const View& index, const View& y) override;
@@ -98,8 +99,8 @@ class CudaBackend final : public Backend {
   void norm(NormKind kind, double epsilon, const View& x, const View& weight, const View& bias, const View& y,
             const View& mean, const View& inverse_deviation) override;
   void norm_gradient(NormKind kind, const View& x, const View& weight, const View& mean,
-                     const View& inverse_deviation, const View& dy, const View& dx, bool accumulate,
-                     const View& dweight, const View& dbias) override;
+                     const View& inverse_deviation, const View& dy, const GradientPlace& dx,
+                     const GradientPlace& dweight, const GradientPlace& dbias) override;
   void cross_entropy(const CrossEntropySettings& settings, const View& logits, const View& labels,
                      const View& losses) override;
   void cross_entropy_gradient(const CrossEntropySettings& settings, const View& logits, const View& labels,
@@ -115,7 +116,7 @@ class CudaBackend final : public Backend {
   void causal_convolution(std::int64_t dilation, Epilogue epilogue, const View& x, const View& weight,
                           const View& bias, const View& residual, const View& y, const View& slope) override;
   void causal_convolution_gradient(std::int64_t dilation, const View& x, const View& weight, const View& dy,
-                                   const View& dx, bool accumulate, const View& dweight) override;
+                                   const GradientPlace& dx, const GradientPlace& dweight) override;
   void clip(const ClippingSettings& settings, std::span<const View> gradients, const View& state) override;
   void adam(const AdamSettings& settings, std::span<const ParameterArrays> parameters,
             const View& state) override;

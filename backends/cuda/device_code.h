@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include "backends/cuda/failure.h"
 #include "backends/merged_axes.h"
 #include "backends/scalar_ops.h"
 #include "backends/view.h"
@@ -125,6 +126,15 @@ __device__ inline void store(const Stored& x, std::int64_t i, T value) {
     }
   }
   static_cast<T*>(x.data)[i] = value;
+}
+
+/// Keeps what was found unless something was before; any thread may call it.
+__device__ inline void keep_first(Failure* failure, const Failure& found) {
+  if (atomicCAS(reinterpret_cast<int*>(&failure->kind), 0, static_cast<int>(found.kind)) != 0) return;
+  failure->op = found.op;
+  failure->position = found.position;
+  failure->value = found.value;
+  failure->size = found.size;
 }
 
 }  // namespace needle::cuda

@@ -88,7 +88,7 @@ struct QuotientBody {
   cuda::Failure* failure;
   __device__ void operator()(const cuda::Offsets<3>& at) const {
     const T divisor = b[at[1]];
-    if (divisor == T(0)) atomicExch(reinterpret_cast<int*>(&failure->kind), 3);
+    if (divisor == T(0)) cuda::keep_first(failure, {cuda::Failure::Kind::zero_divisor, "divide", 0, 0, 0, 0});
     y[at[2]] = divisor == T(0) ? T(0) : quotient(a[at[0]], divisor);
   }
 };

@@ -1,7 +1,6 @@
 // What follows a linear map or a convolution, and its gradient.
 #include "backends/epilogue.h"
 
-#include "backends/cuda/columns.h"
 #include "backends/cuda/cuda_backend.h"
 #include "backends/cuda/device_code.h"
 
@@ -20,24 +19,29 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-constexpr int kThreads = 128;
-constexpr std::int64_t kRows = 64;  // that a thread adds up
+/// A block takes kColumns neighbouring columns of all rows, its warps every kWarps-th row.
+constexpr int kColumns = 32, kWarps = 32;
 
-/// A thread takes a column of a piece of rows.
-__global__ void __launch_bounds__(kThreads)
-    epilogue_gradient_kernel(cuda::Stored slope, cuda::Stored g, cuda::Stored product, float* sums,
-                             std::int64_t rows, std::int64_t width) {
-  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (column >= width) return;
+__global__ void __launch_bounds__(kColumns* kWarps)
+    epilogue_gradient_kernel(cuda::Stored slope, cuda::Stored g, cuda::Stored product, float* dbias,
+                             bool adds, std::int64_t rows, std::int64_t width) {
+  NEEDLE_SHARED(float, sums, [kWarps][kColumns]);
+  const int lane = threadIdx.x % kColumns, warp = threadIdx.x / kColumns;
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kColumns + lane;
+  const bool stores = slope.data || product.data != g.data;
   float sum = 0.0f;
-  for (std::int64_t row = blockIdx.y * kRows; row < min((blockIdx.y + 1) * kRows, rows); ++row) {
+  for (std::int64_t row = warp; row < rows && column < width; row += kWarps) {
     const std::int64_t i = row * width + column;
     float value = cuda::load<float>(g, i);
     if (slope.data) value *= cuda::load<float>(slope, i);
-    if (product.data != g.data || slope.data) cuda::store(product, i, value);
+    if (stores) cuda::store(product, i, value);
     sum += value;
   }
-  sums[blockIdx.y * width + column] = sum;
+  sums[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || column >= width || !dbias) return;
+  for (int other = 1; other < kWarps; ++other) sum += sums[other][lane];
+  dbias[column] = adds ? dbias[column] + sum : sum;
 }
 
 }  // namespace
@@ -52,19 +56,12 @@ void CudaBackend::finish_linear(Epilogue function, const View& bias, const View&
 }
 
 void CudaBackend::epilogue_gradient(const View& slope, const View& g, const View& product,
-                                    const View& dbias) {
+                                    const GradientPlace& dbias) {
   cuda::require_float32("linear", computing(g.dtype));
-  const std::int64_t rows = g.shape[0], width = g.shape[1], pieces = (rows + kRows - 1) / kRows;
-  if (g.count() == 0) return;
-  constexpr std::int64_t kMostPieces = 65535;  // of a grid's second axis
-  require(pieces <= kMostPieces, "linear: ", rows, " rows are too many on cuda");
-  const auto sums = scratch<float>(pieces * width);
-  const unsigned columns = static_cast<unsigned>((width + kThreads - 1) / kThreads);
-  run(epilogue_gradient_kernel, {dim3(columns, static_cast<unsigned>(pieces)), dim3(kThreads)}, slope, g,
-      product, sums.data(), rows, width);
-  if (dbias.data)
-    run_elements(cuda::add_pieces_kernel, width, sums.data(), pieces,
-                 cuda::Columns{dbias.as<float>(), nullptr, width}, std::int64_t{1});
+  const std::int64_t rows = g.shape[0], width = g.shape[1];
+  run(epilogue_gradient_kernel,
+      {dim3(static_cast<unsigned>((width + kColumns - 1) / kColumns)), dim3(kColumns * kWarps)}, slope, g,
+      product, dbias.view.as<float>(), dbias.adds, rows, width);
 }
 
 }  // namespace needle

@@ -80,7 +80,7 @@ void cuda::tell(const Failure& failure) {
       fail(failure.op, ": label ", failure.value, " at row ", failure.position, " is outside [0, ",
            failure.size, ") and is not the ignore index ", failure.except);
     case Failure::Kind::zero_divisor:
-      fail("divide: a whole number is divided by zero");
+      fail(failure.op, ": a whole number is divided by zero");
     default:
       fail(failure.op, ": index ", failure.value, " at position ", failure.position, " is outside [0, ",
            failure.size, ")");

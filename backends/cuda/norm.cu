@@ -106,17 +106,17 @@ void CudaBackend::norm(NormKind kind, double epsilon, const View& x, const View&
 }
 
 void CudaBackend::norm_gradient(NormKind kind, const View& x, const View& weight, const View& mean,
-                                const View& inverse_deviation, const View& dy, const View& dx,
-                                bool accumulate, const View& dweight, const View& dbias) {
+                                const View& inverse_deviation, const View& dy, const GradientPlace& dx,
+                                const GradientPlace& dweight, const GradientPlace& dbias) {
   cuda::require_float32("norm", x.dtype);
   const std::int64_t rows = x.shape[0], width = x.shape[1], pieces = (rows + kRows - 1) / kRows;
   const auto partial = scratch<float>(pieces * 2 * width);
   run(norm_gradient_kernel, cuda::blocks_for_rows(pieces, width), kind, x.as<float>(), weight.as<float>(),
-      mean.as<double>(), inverse_deviation.as<double>(), dy, dx.as<float>(), accumulate, partial.data(), rows,
-      width);
-  if (dweight.data || dbias.data)
-    run_elements(cuda::add_pieces_kernel, 2 * width, partial.data(), pieces,
-                 cuda::Columns{dweight.as<float>(), dbias.as<float>(), width}, std::int64_t{2});
+      mean.as<double>(), inverse_deviation.as<double>(), dy, dx.view.as<float>(), dx.adds, partial.data(),
+      rows, width);
+  if (dweight.view.data || dbias.view.data)
+    run_elements(cuda::add_pieces_kernel, 2 * width, partial.data(), pieces, std::int64_t{2},
+                 cuda::Columns{dweight, dbias, width});
 }
 
 }  // namespace needle

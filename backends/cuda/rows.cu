@@ -59,7 +59,7 @@ constexpr int kSortThreads = 1024, kTile = 2 * kSortThreads;
 /// Keys of rows, sorted within tiles: bitonic (Batcher 1968). What is no index goes behind all targets.
 __global__ void __launch_bounds__(kSortThreads)
     sort_tiles_kernel(const std::int64_t* rows, std::int64_t stride, std::int64_t count, std::int64_t targets,
-                      Key* keys) {
+                      Key* keys, const char* op, cuda::Failure* failure) {
   NEEDLE_SHARED(Key, tile, [kTile]);
   const std::int64_t start = static_cast<std::int64_t>(blockIdx.x) * kTile;
   for (int i = static_cast<int>(threadIdx.x); i < kTile; i += kSortThreads) {
@@ -67,6 +67,8 @@ __global__ void __launch_bounds__(kSortThreads)
     if (start + i >= count) continue;
     const std::int64_t row = rows[(start + i) * stride];
     const Key target = row >= 0 && row < targets ? static_cast<Key>(row) : kLastKey >> 32;
+    if (target == kLastKey >> 32)
+      cuda::keep_first(failure, {cuda::Failure::Kind::index, op, start + i, row, targets, 0});
     tile[i] = target << 32 | static_cast<Key>(start + i);
   }
   __syncthreads();
@@ -179,13 +181,12 @@ void CudaBackend::scatter_add(const View& x, int axis, const View& index, const 
 void CudaBackend::scatter_add_rows(const View& x, const View& rows, const View& table) {
   cuda::require_float32("scatter_add_rows", table.dtype);
   const std::int64_t count = x.shape[0], width = x.shape[1], targets = table.shape[0];
-  check_indices("scatter_add_rows", rows, targets);
   if (x.count() == 0) return;
   require(std::max(count, targets) < 0x7fffffff, "scatter_add_rows: too many rows for cuda");
   const auto first = scratch<Key>(count), second = scratch<Key>(count > kTile ? count : 0);
   Key *keys = first.data(), *merged = second.data();
   run(sort_tiles_kernel, {dim3(static_cast<unsigned>((count + kTile - 1) / kTile)), dim3(kSortThreads)},
-      rows.as<std::int64_t>(), rows.strides[0], count, targets, keys);
+      rows.as<std::int64_t>(), rows.strides[0], count, targets, keys, "scatter_add_rows", failure_.get());
   for (std::int64_t sorted = kTile; sorted < count; sorted *= 2) {
     run_elements(merge_kernel, count, keys, count, sorted, merged);
     std::swap(keys, merged);

@@ -58,17 +58,8 @@ struct CausalConvolutionOp final : FusedOp {
     const NDArray dy =
         epilogue_gradient(std::exchange(g[0], {}), slope, x.dtype(), biased ? &into : nullptr, 2);
     // Added straight to what the residual has brought.
-    bool first = true;
-    const View dx = into.needs(0) ? into.sum(0, first).mutable_view() : View{};
-    View dweight;
-    if (into.needs(1)) {
-      bool empty = false;
-      NDArray& sum = into.sum(1, empty);
-      if (empty) sum.device()->fill(0, sum.view());
-      dweight = sum.mutable_view();
-    }
-    x.device()->causal_convolution_gradient(dilation, x.view(), weight.view(), dy.view(), dx, !first,
-                                            dweight);
+    x.device()->causal_convolution_gradient(dilation, x.view(), weight.view(), dy.view(), into.place(0),
+                                            into.place(1));
   }
 
   double operations(std::span<const NDArray> inputs, std::span<const NDArray> outputs) const override {

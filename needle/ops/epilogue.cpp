@@ -20,15 +20,9 @@ Tensor apply_epilogue(Epilogue epilogue, const Tensor& x) {
 
 NDArray epilogue_gradient(NDArray g, const NDArray& slope, DType dtype, GradientSums* into, int bias) {
   g = g.compact();
-  View dbias;
-  if (into) {
-    bool first = false;
-    NDArray& sum = into->sum(bias, first);
-    if (first) sum.device()->fill(0, sum.view());
-    dbias = sum.mutable_view();
-  }
+  const GradientPlace dbias = into ? into->place(bias) : GradientPlace{};
   const bool changes = slope.defined() || g.dtype() != dtype;
-  if (!changes && !dbias.data) return g;
+  if (!changes && !dbias.view.data) return g;
   const NDArray product =
       changes && !(g.is_exclusive() && g.dtype() == dtype) ? NDArray::empty(g.shape(), dtype, g.device()) : g;
   const auto rows = [](const NDArray& x) {

@@ -63,24 +63,22 @@ struct NormOp final : FusedOp {
   void add_gradient(NDArrays g, const Saved& saved, GradientSums& into) override {
     const NDArray x = saved.input_array(0).compact();
     const NDArray weight = has_weight ? saved.input_array(1).compact() : NDArray();
-    const auto sum_of = [&](bool there, int input) {
-      if (!there || !into.needs(input)) return View{};
-      bool first = false;
-      NDArray& sum = into.sum(input, first);
-      if (first) sum.device()->fill(0, sum.view());
-      return sum.mutable_view();
-    };
     // Added straight to what the residual stream has brought.
-    bool first = true;
-    NDArray dx;
-    if (into.needs(0)) dx = as_rows(into.sum(0, first));
+    GradientPlace dx = into.place(0);
+    if (dx.view.data) dx.view = as_rows(dx.view);
     x.device()->norm_gradient(kind, as_rows(x).view(), weight.optional_view(), mean.view(),
-                              inverse_deviation.view(), as_rows(g[0]).compact().view(),
-                              dx.defined() ? dx.mutable_view() : View{}, !first, sum_of(has_weight, 1),
-                              sum_of(has_bias, bias_index()));
+                              inverse_deviation.view(), as_rows(g[0]).compact().view(), dx,
+                              has_weight ? into.place(1) : GradientPlace{},
+                              has_bias ? into.place(bias_index()) : GradientPlace{});
   }
 
  private:
+  static View as_rows(View x) {
+    const std::int64_t width = x.shape.at(-1);
+    x.shape = {width == 0 ? 0 : x.count() / width, width};
+    x.strides = compact_strides(x.shape);
+    return x;
+  }
   static NDArray as_rows(const NDArray& x) {
     const std::int64_t width = x.size(-1);
     return x.reshape({width == 0 ? 0 : x.count() / width, width});
