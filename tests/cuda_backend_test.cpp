@@ -4,10 +4,10 @@
 
 #ifdef NEEDLE_TESTS_EMULATE
 #include <fstream>
+#include "backends/cuda/cuda_backend.h"
 #include "cuda_emu/control.h"
-#include "needle/data/corpus.h"
+#include "needle/observer.h"
 #include "needle/ops/ops.h"
-#include "needle/precision.h"
 
 #include "needle/train/training.h"
 #include "tests/agree.h"
@@ -70,6 +70,45 @@ TEST(CudaBackend, WrongIndicesAreToldOfWhenTheHostNextWaits) {
   EXPECT_TRUE(contains(error_of([&] { picked.array().to_vector<float>(); }),
                        {"gather_rows", "index 5", "position 2", "[0, 5)"}));
   EXPECT_EQ(error_of([] { cuda_device()->synchronize(); }), "(no error)");  // told once
+}
+
+// --- failures of the device ----------------------------------------------------------------------------
+
+/// An array that a kernel must not read: it lies on the host.
+View on_the_host(std::vector<float>& numbers) {
+  return {numbers.data(), DType::f32, {std::ssize(numbers)}, {1}};
+}
+
+TEST(CudaBackend, AFailureIsSeenWhenTheHostWaitsAndSaysHowToFindIt) {
+  CudaBackend backend(0);
+  std::vector<float> numbers(4);
+  backend.unary(Exp{}, on_the_host(numbers), on_the_host(numbers));
+  const std::string message = error_of([&] { backend.synchronize(); });
+  emu::clear_errors();
+  EXPECT_TRUE(contains(message, std::vector<std::string>{"cuda:0", "cudaErrorIllegalAddress", "NEEDLE_CUDA_SYNC=1"}));
+}
+
+TEST(CudaBackend, WaitingAfterEachLaunchNamesTheKernelTheOpAndTheModule) {
+  setenv("NEEDLE_CUDA_SYNC", "1", 1);
+  CudaBackend backend(0);
+  unsetenv("NEEDLE_CUDA_SYNC");
+  struct BadOp final : Op {
+    explicit BadOp(CudaBackend& where) : backend(where) {}
+    CudaBackend& backend;
+    std::vector<float> numbers = std::vector<float>(4);
+    const char* name() const override { return "bad"; }
+    NDArrays compute(const NDArrays&) override {
+      backend.unary(Exp{}, on_the_host(numbers), on_the_host(numbers));
+      return {};
+    }
+    Tensors gradient(const Tensors&, const Saved&, const Needs&) override { return {}; }
+  };
+  const std::string path = "blocks.3.attention";
+  const PathScope scope(path);
+  const std::string message = error_of([&] { apply_op(std::make_unique<BadOp>(backend), {}); });
+  emu::clear_errors();
+  EXPECT_TRUE(contains(message, std::vector<std::string>{"elementwise_kernel", "Exp", "forward pass of bad",
+                                                         "blocks.3.attention"}));
 }
 
 // --- memory --------------------------------------------------------------------------------------------

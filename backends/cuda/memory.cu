@@ -121,13 +121,17 @@ MemoryPool CudaBackend::make_pool() {
 
 namespace {
 
-/// `count` elements of zeros in the device's memory.
 template <class T>
-std::unique_ptr<T, cuda::Destroy<cudaFree>> zeros_on_device(std::size_t count, cudaStream_t stream) {
+std::unique_ptr<T, cuda::Destroy<cudaFree>> on_device(std::size_t count) {
   T* data = nullptr;
   NEEDLE_CUDA_CHECK(cudaMalloc(&data, count * sizeof(T)));
-  std::unique_ptr<T, cuda::Destroy<cudaFree>> owned(data);
-  NEEDLE_CUDA_CHECK(cudaMemsetAsync(data, 0, count * sizeof(T), stream));
+  return std::unique_ptr<T, cuda::Destroy<cudaFree>>(data);
+}
+/// A T of zero bytes in the device's memory.
+template <class T>
+std::unique_ptr<T, cuda::Destroy<cudaFree>> zero_on_device(cudaStream_t stream) {
+  auto owned = on_device<T>(1);
+  NEEDLE_CUDA_CHECK(cudaMemsetAsync(owned.get(), 0, sizeof(T), stream));
   return owned;
 }
 
@@ -151,12 +155,12 @@ CudaBackend::CudaBackend(int index)
       pool_(make_pool()),
       recording_pool_(make_pool()),
       total_memory_(memory_of_device().second),
-      failure_(zeros_on_device<Failure>(1, stream_.get())),
-      moved_(zeros_on_device<std::uint64_t>(1, stream_.get())) {
+      failure_(zero_on_device<Failure>(stream_.get())),
+      moved_(zero_on_device<std::uint64_t>(stream_.get())) {
   Failure* seen = nullptr;
   NEEDLE_CUDA_CHECK(cudaMallocHost(&seen, sizeof(Failure)));
   seen_failure_.reset(seen);
-  blas_workspace_ = zeros_on_device<char>(kBlasWorkspace, stream_.get());
+  blas_workspace_ = on_device<char>(kBlasWorkspace);
   cuda::check(cublasSetWorkspace(blas_.get(), blas_workspace_.get(), kBlasWorkspace), "cublasSetWorkspace");
   if (is_set("NEEDLE_CUDA_TF32")) {
     cuda::check(cublasSetMathMode(blas_.get(), CUBLAS_TF32_TENSOR_OP_MATH), "cublasSetMathMode");
@@ -237,7 +241,8 @@ void CudaBackend::finish() {
                                     cudaMemcpyDeviceToHost, stream_.get()));
   const cudaError_t error = cudaStreamSynchronize(stream_.get());
   if (error != cudaSuccess) {
-    throw DeviceError(name() + ": seen when the host waited for it: " + cudaGetErrorString(error) +
+    throw DeviceError(name() + ": seen when the host waited for it: " + cudaGetErrorName(error) + ", " +
+                      cudaGetErrorString(error) +
                       "; the work that failed came before, and NEEDLE_CUDA_SYNC=1 names it");
   }
   if (seen_failure_->kind == Failure::Kind::none) return;
