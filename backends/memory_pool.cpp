@@ -49,6 +49,7 @@ void* MemoryPool::allocate(std::size_t bytes) {
 void MemoryPool::release(void* block, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   const std::size_t size = sizes_.at(block);
+  if (forget_) forget_(block, size);
   cached_[size].push_back(block);
   stats_.cached += size;
   stats_.live -= bytes;

@@ -25,9 +25,14 @@ class MemoryPool {
  public:
   using Allocate = std::function<void*(std::size_t)>;
   using Free = std::function<void(void*)>;
-  /// `about` adds to the message of a request that fails what the system still has.
-  MemoryPool(Allocate allocate, Free free, std::function<std::string()> about = {})
-      : allocate_(std::move(allocate)), free_(std::move(free)), about_(std::move(about)) {}
+  /// `about` adds to the message of a request that fails what the system still has; `forget` is told of each
+  /// block that is kept for reuse, with its size.
+  MemoryPool(Allocate allocate, Free free, std::function<std::string()> about = {},
+             std::function<void(void*, std::size_t)> forget = {})
+      : allocate_(std::move(allocate)),
+        free_(std::move(free)),
+        about_(std::move(about)),
+        forget_(std::move(forget)) {}
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
   ~MemoryPool() { trim(); }
@@ -51,6 +56,7 @@ class MemoryPool {
   Allocate allocate_;
   Free free_;
   std::function<std::string()> about_;
+  std::function<void(void*, std::size_t)> forget_;
   mutable std::mutex mutex_;
   std::map<std::size_t, std::vector<void*>> cached_;
   std::unordered_map<void*, std::size_t> sizes_;  // of all blocks

@@ -39,11 +39,11 @@ side_by_side() {  # PROCESSES LOG COMMAND...
 
 intrinsics() { ./needle_cuda_tests 2>&1 | only_news; }
 
-suite() { side_by_side $((cores < 8 ? cores : 8)) suite ./needle_tests --gtest_filter='*cuda*'; }
+suite() { side_by_side $((cores < 8 ? cores : 8)) suite ./needle_tests --gtest_filter='*cuda*:Cuda*'; }
 
 # The smallest case of each kernel: the tests of single ops.
 sanitizer() {
-  local failed=0 tool
+  local failed=0 tool kernels='OpTable.Float32*cuda*:OpTable.SixteenBit*cuda*:Attention*cuda*:*SequenceOps*cuda*:*OptimizerTest*cuda*'
   if ! command -v compute-sanitizer > /dev/null; then
     echo "there is no compute-sanitizer on this machine's path"
     return 1
@@ -53,7 +53,7 @@ sanitizer() {
     compute-sanitizer --tool $tool --error-exitcode 1 ./needle_cuda_tests > results/sanitizer-$tool.log 2>&1 || failed=1
     grep '=====.*\(ERROR SUMMARY\|RACECHECK SUMMARY\)' results/sanitizer-$tool.log
     side_by_side $((cores < 4 ? cores : 4)) sanitizer-$tool compute-sanitizer --tool $tool --error-exitcode 1 \
-      ./needle_tests --gtest_filter="${SANITIZER_TESTS:-*OpTable*cuda*:*SequenceOps*cuda*:*Attention*cuda*}" || failed=1
+      ./needle_tests --gtest_filter="$kernels" || failed=1
   done
   return $failed
 }
@@ -81,15 +81,22 @@ for key, times in ours.items():
 END
 }
 
-measure() { echo "-- needle $*"; ./needle bench --device cuda --json "$@" | tee -a results/speed.jsonl; }
+measure() {  # WORKS OPTION...
+  local failed=0 work
+  for work in $1; do
+    echo "-- needle $work ${*:2}"
+    ./needle bench --device cuda --json --work "$work" "${@:2}" | tee -a results/speed.jsonl || failed=1
+  done
+  return $failed
+}
 peer() { echo "-- PyTorch $*"; "$python" peer_torch.py "$@" --device cuda | tee -a results/speed.jsonl; }
 speed() {
   : > results/speed.jsonl
   local failed=0
   # What the goals speak of comes first.
-  measure --work G124,attention-1024 --precision bf16 || failed=1
-  measure --work W1 --graph || failed=1
-  measure --work W1,W2,W3,G124 || failed=1
+  measure "G124 attention-1024" --precision bf16 || failed=1
+  measure W1 --graph || failed=1
+  measure "W1 W2 W3 G124" || failed=1
   if "$python" -c 'import torch' 2> results/torch.log; then
     peer train --config G124 --dtype bfloat16 --opt fused --modes eager,default
     peer attn --T 1024 --dtype bfloat16
@@ -125,6 +132,8 @@ for part in "$@"; do
   fi
 done
 if [ $# -gt 0 ]; then parts=("$@"); fi
+
+[ needle -nt programs.tar.gz ] || tar -xzmf programs.tar.gz || exit 1
 
 # cuBLAS is this machine's own: the toolkit's, or one that came with PyTorch.
 cublas=$(readelf -d needle 2> /dev/null | grep -oE 'libcublas\.so\.[0-9]+')

@@ -107,6 +107,10 @@ void set_deferred(bool d) {
   complete_all();
   runtime().deferred = d;
 }
+void mark_uninitialized_in_order(void* p, std::size_t bytes, cudaStream_t stream) {
+  std::lock_guard lock(mutex());
+  if (CUstream_st* s = resolve(stream)) submit(s, [=] { shadow_mark_uninitialized(p, bytes); });
+}
 cudaError_t sticky_error() { return runtime().sticky; }
 int compute_capability() { return runtime().sm; }
 void fail_sticky(cudaError_t e) {

@@ -150,6 +150,8 @@ namespace needle::cuda::emu {
 cudaError_t malloc_device(void** ptr, std::size_t size);
 cudaError_t malloc_host(void** ptr, std::size_t size);
 cudaError_t func_set_attribute(const void* func, cudaFuncAttribute attr, int value);
+/// The bytes hold no defined value from here on in the order of the stream: for caching allocators.
+void mark_uninitialized_in_order(void* device_ptr, std::size_t bytes, cudaStream_t stream);
 cudaError_t func_get_name(const char** name, const void* func);
 }  // namespace needle::cuda::emu
 

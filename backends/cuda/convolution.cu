@@ -63,8 +63,12 @@ void CudaBackend::causal_convolution_gradient(std::int64_t dilation, const View&
   const std::int64_t pieces = std::min(kPieces, batch), in = weight.shape[1], out = weight.shape[2];
   const Scratch<float> sums = scratch<float>(dweight.data ? pieces * in * out : 0);
   const View partial{sums.data(), DType::f32, {pieces, in, out}, compact_strides({pieces, in, out})};
-  for (std::int64_t tap = 0; tap < weight.shape[0] && tap * dilation < time; ++tap) {
+  for (std::int64_t tap = 0; tap < weight.shape[0]; ++tap) {
     const std::int64_t shift = tap * dilation, count = time - shift;
+    if (count <= 0 || batch == 0) {  // the tap reads nothing
+      if (dweight.data && !dweight_place.adds) fill(0, dweight[tap]);
+      continue;
+    }
     const View read = times(x, 0, count), written = times(dy, shift, count);
     if (dx.data)
       matmul(written, for_batch(transposed(weight[tap]), batch), times(dx, 0, count),
@@ -74,9 +78,8 @@ void CudaBackend::causal_convolution_gradient(std::int64_t dilation, const View&
       const std::int64_t now = std::min(pieces, batch - first);
       matmul(transposed(rows(read, first, now)), rows(written, first, now), rows(partial, 0, now), first > 0);
     }
-    if (batch > 0)
-      run_elements(cuda::add_pieces_kernel, in * out, sums.data(), pieces, std::int64_t{1},
-                   cuda::Columns{GradientPlace{dweight[tap], dweight_place.adds}, GradientPlace{}, in * out});
+    run_elements(cuda::add_pieces_kernel, in * out, sums.data(), pieces, std::int64_t{1},
+                 cuda::Columns{GradientPlace{dweight[tap], dweight_place.adds}, GradientPlace{}, in * out});
   }
 }
 

@@ -116,6 +116,12 @@ MemoryPool CudaBackend::make_pool() {
         std::ostringstream text;
         text << "; " << name() << " has " << free_memory() << " of " << total_memory_ << " bytes free";
         return text.str();
+      },
+      [this]([[maybe_unused]] void* block, [[maybe_unused]] std::size_t bytes) {
+#ifdef NEEDLE_CUDA_EMULATED
+        // So that whoever reads from the next array in its place what was never written there is found.
+        cuda::emu::mark_uninitialized_in_order(block, bytes, stream_.get());
+#endif
       });
 }
 

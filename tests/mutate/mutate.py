@@ -26,12 +26,16 @@ from rules import RULES, mutants
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SURVIVORS = pathlib.Path(__file__).with_name("survivors.txt")
-NO_BUILD, SURVIVED = "no build", "survived"
+NO_BUILD, FOUND, SURVIVED, EXPLAINED = "no build", "found", "survived", ", as listed"
 PART = 50  # tests of one process; the quick ones come first
 
 
 def name_of(mutant):
     return f"{mutant.file}, {mutant.function}: {mutant.before} -> {mutant.after}"
+
+
+def place_of(mutant):
+    return f"{mutant.file}:{mutant.line + 1} [{mutant.rule}]"
 
 
 def explained_survivors():
@@ -60,16 +64,18 @@ def changed_lines(revision):
 
 
 def chosen_mutants(options):
+    """Those to try, and all of the files they are in."""
     files = options.files or sorted(str(path.relative_to(ROOT)) for path in (ROOT / "backends/cuda").iterdir()
                                     if path.suffix in (".cu", ".h"))
     found = [mutant for file in files for mutant in mutants(file, (ROOT / file).read_text())]
+    of_files = found
     if options.changed:
         changed = changed_lines(options.changed)
         untracked = set(run(["git", "ls-files", "-o", "--", "backends/cuda"], cwd=ROOT).stdout.splitlines())
         found = [mutant for mutant in found if mutant.line in changed[mutant.file] or mutant.file in untracked]
     if options.sample and options.sample < len(found):
         found = random.Random(options.seed).sample(found, options.sample)
-    return found
+    return found, of_files
 
 
 class Judge:
@@ -138,12 +144,12 @@ class Judge:
             result = subprocess.run(command, cwd=folder, env=environment(setting), timeout=limit, text=True, errors="replace",
                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         except subprocess.TimeoutExpired:
-            return "found: time-out"
+            return FOUND + ": time-out"
         if result.returncode == 0:
             return SURVIVED
         kind = re.search(r"needle cuda emulator: (race|uninitialized|out_of_bounds|use_after_free|deadlock|divergent_barrier|"
                          r"warp_misuse|misaligned|api_misuse|invalid_address|trap|canary)", result.stdout)
-        return "found: " + (kind[1] if kind else "crash" if result.returncode < 0 else "value")
+        return FOUND + ": " + (kind[1] if kind else "crash" if result.returncode < 0 else "value")
 
 
 def main():
@@ -160,10 +166,10 @@ def main():
     parser.add_argument("--list", action="store_true", help="only show the mutants")
     options = parser.parse_args()
 
-    chosen = chosen_mutants(options)
+    chosen, of_files = chosen_mutants(options)
     if options.list:
         for mutant in chosen:
-            print(f"{mutant.file}:{mutant.line + 1} [{mutant.rule}] {mutant.function}: {mutant.before} -> {mutant.after}")
+            print(f"{place_of(mutant)} {mutant.function}: {mutant.before} -> {mutant.after}")
         print(f"{len(chosen)} mutants")
         return 0
     work = options.work.resolve()
@@ -176,31 +182,35 @@ def main():
     judge = Judge(build, coverage, work, options.test)
     judge.timeout = options.timeout
 
-    explained, start = explained_survivors(), time.monotonic()
-    tally, new, excused, by_kind = collections.defaultdict(collections.Counter), [], 0, collections.Counter()
+    explained, verdicts, start = explained_survivors(), [], time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for i, (mutant, verdict) in enumerate(zip(chosen, pool.map(judge.verdict, chosen))):
-            tally[mutant.rule][verdict.split(":")[0]] += 1
-            by_kind[verdict] += 1
-            if verdict.startswith(SURVIVED):
-                if name_of(mutant) in explained:
-                    excused += 1
-                    verdict += ", as listed"
-                else:
-                    new.append(mutant)
-            print(f"{i + 1:5} {verdict:24} {mutant.file}:{mutant.line + 1} [{mutant.rule}] {mutant.before} -> {mutant.after}",
-                  flush=True)
+        for mutant, verdict in zip(chosen, pool.map(judge.verdict, chosen)):
+            if verdict.startswith(SURVIVED) and name_of(mutant) in explained:
+                verdict += EXPLAINED
+            verdicts.append(verdict)
+            print(f"{len(verdicts):5} {verdict:24} {place_of(mutant)}: {mutant.before} -> {mutant.after}", flush=True)
+    print(f"\n{len(chosen)} mutants in {(time.monotonic() - start) / 60:.0f} minutes")
+    listed_in_vain = set(explained) - {name_of(mutant) for mutant in of_files} if options.files is None else set()
+    listed_in_vain |= {name_of(mutant) for mutant, verdict in zip(chosen, verdicts)
+                       if verdict.startswith(FOUND) and name_of(mutant) in explained}
+    return report(chosen, verdicts, listed_in_vain)
 
-    print(f"\n{len(chosen)} mutants in {(time.monotonic() - start) / 60:.0f} minutes: " +
-          ", ".join(f"{count} {verdict}" for verdict, count in by_kind.most_common()))
+
+def report(chosen, verdicts, listed_in_vain):
+    """Sums up; 1 where a mutant survived without a reason."""
+    print(", ".join(f"{count} {verdict}" for verdict, count in collections.Counter(verdicts).most_common()))
+    new = [mutant for mutant, verdict in zip(chosen, verdicts) if verdict.startswith(SURVIVED) and EXPLAINED not in verdict]
+    found = [mutant for mutant, verdict in zip(chosen, verdicts) if verdict.startswith(FOUND)]
     for rule in RULES:
-        if counts := tally[rule]:
-            print(f"{rule:16} found {counts['found']} of {counts['found'] + counts[SURVIVED]}")
-    found = sum(counts["found"] for counts in tally.values())
-    if found + len(new):
-        print(f"found: {100 * found / (found + len(new)):.1f} % of all but {excused} that {SURVIVORS.name} explains")
+        of_rule, missed = (sum(mutant.rule == rule for mutant in mutants_) for mutants_ in (found, new))
+        if of_rule + missed:
+            print(f"{rule:16} found {of_rule} of {of_rule + missed} that {SURVIVORS.name} does not explain")
+    if found or new:
+        print(f"{'together':16} found {100 * len(found) / (len(found) + len(new)):.1f} %")
+    for name in sorted(listed_in_vain):
+        print(f"found, or gone, but in {SURVIVORS.name}: {name}")
     if new:
-        print(f"\nsurvivors that {SURVIVORS.name} does not explain:")
+        print("\nwithout a reason:")
         for mutant in new:
             print(name_of(mutant))
     return 1 if new else 0

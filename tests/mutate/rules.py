@@ -23,8 +23,8 @@ OTHER_END = {"min": "max", "max": "min", "fminf": "fmaxf", "fmaxf": "fminf", "Mi
 NO_ELSE = r"(?<!else )"
 
 RULES = {
-    "barrier dropped": [(r"^\s*__sync(threads|warp)\(.*?\);", "")],
-    "wait dropped": [(r"^\s*__pipeline_wait_prior\(.*?\);", "")],
+    "barrier dropped": [(r"^\s*__sync(threads|warp)\(.*?\);", ""), (r"__syncthreads_(and|or|count)(?=\()", "")],
+    "wait dropped": [(r"^\s*(__pipeline_wait_prior|wait_for_\w+)\(.*?\);", "")],
     "commit dropped": [(r"^\s*__pipeline_commit\(\);", "")],
     "guard dropped": [
         (NO_ELSE + r"\bif \(.*\) (continue|return|break)\b[^;]*;", ";"),  # with the early end that it guards
@@ -83,6 +83,7 @@ def mutants(file, text):
         function = function_at(code) or function
         if number not in compiled or not code.strip() or SKIPPED.search(code):
             continue
+        line = line[:len(code.rstrip())]  # without its comment
         seen = {line}
         for rule, replacements in RULES.items():
             for pattern, new in replacements:
