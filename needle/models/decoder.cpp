@@ -89,8 +89,8 @@ Tensor Decoder::embed(const SequenceInput& input, const Pass& pass) {
   const Tensor tokens = token_embedding_.forward(input.ids);
   if (config_.positions == Positions::rotary) return dropout_.forward(tokens, pass);
   const NDArray positions = positions_of(input, pass);
-  // A device that runs ahead tells of such a position later, when it is looked up.
-  if (positions.count() > 0 && !positions.device()->runs_ahead()) {
+  // Where the device runs ahead, nobody waits for positions that were given; looking them up tells later.
+  if (positions.count() > 0 && !(input.positions.defined() && positions.device()->runs_ahead())) {
     const double last = reduce(Max{}, positions).item();
     require(last < static_cast<double>(config_.context), "decoder: position ", last,
             " is past the context of ", config_.context, " positions");
