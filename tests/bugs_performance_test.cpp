@@ -116,7 +116,7 @@ TEST_P(PerformanceBugs, BR077_TheSameSeedGivesTheSameLosses) {
     Decoder model(DecoderConfig::of_size(11, 8, 64, 2, 4), random, device());
     Adam optimizer(groups_by_rank(model.parameters(), 0.1), AdamDecay::decoupled);
     std::vector<double> result;
-    for (int step = 0; step < 50; ++step) {
+    for (int step = 0; step < (device() == cpu() ? 50 : 5); ++step) {
       const Tensor loss = model.loss({tokens(), {}, {}}, tokens());
       loss.backward();
       optimizer.step(1e-3, gradient_norm(model.parameters(), 1).scale);
@@ -126,7 +126,7 @@ TEST_P(PerformanceBugs, BR077_TheSameSeedGivesTheSameLosses) {
     return result;
   };
   const std::vector<double> first = losses(1);
-  for (const int count : {1, 2, 4, 8}) {
+  for (const int count : device() == cpu() ? std::vector{1, 2, 4, 8} : std::vector{1, 2}) {
     const std::vector<double> here = losses(count);
     EXPECT_EQ(here, losses(count)) << count;
     EXPECT_NEAR(here[0], first[0], within(1e-6)) << count;

@@ -85,7 +85,8 @@ TEST(CudaBackend, AFailureIsSeenWhenTheHostWaitsAndSaysHowToFindIt) {
   backend.unary(Exp{}, on_the_host(numbers), on_the_host(numbers));
   const std::string message = error_of([&] { backend.synchronize(); });
   emu::clear_errors();
-  EXPECT_TRUE(contains(message, std::vector<std::string>{"cuda:0", "cudaErrorIllegalAddress", "NEEDLE_CUDA_SYNC=1"}));
+  EXPECT_TRUE(
+      contains(message, std::vector<std::string>{"cuda:0", "cudaErrorIllegalAddress", "NEEDLE_CUDA_SYNC=1"}));
 }
 
 TEST(CudaBackend, WaitingAfterEachLaunchNamesTheKernelTheOpAndTheModule) {
@@ -177,10 +178,11 @@ std::vector<double> losses_of(const TrainSettings& settings, bool graph, Device 
 }
 
 TEST(CudaTraining, OrdersOfThreadsChangeNoBit) {
+  const TemporaryFolder folder;
   std::vector<double> first;
   for (const std::uint64_t seed : {0, 1, 2}) {
     emu::set_seed(seed);
-    const std::vector<double> losses = losses_of(small_run(), false);
+    const std::vector<double> losses = losses_of(small_run_on(folder), false);
     if (seed == 0) first = losses;
     EXPECT_EQ(losses, first) << seed;
   }
@@ -188,8 +190,9 @@ TEST(CudaTraining, OrdersOfThreadsChangeNoBit) {
 }
 
 TEST(CudaTraining, LossesAreTheCpus) {
-  const std::vector<double> ours = losses_of(small_run(), false),
-                            right = losses_of(small_run(), false, cpu());
+  const TemporaryFolder folder;
+  const std::vector<double> ours = losses_of(small_run_on(folder), false),
+                            right = losses_of(small_run_on(folder), false, cpu());
   for (std::size_t i = 0; i < right.size(); ++i) EXPECT_NEAR(ours[i], right[i], 1e-4) << i;
 }
 
@@ -251,9 +254,10 @@ TEST(CudaTraining, AStepTakesFewLaunches) {
 }
 
 TEST(CudaTraining, SixteenBitsFollowTheCurveOfFloat32) {
-  const std::vector<double> right = losses_of(small_run(), false);
+  const TemporaryFolder folder;
+  const std::vector<double> right = losses_of(small_run_on(folder), false);
   for (const DType precision : {DType::bf16, DType::f16}) {
-    TrainSettings settings = small_run();
+    TrainSettings settings = small_run_on(folder);
     settings.precision = precision;
     const std::vector<double> ours = losses_of(settings, false);
     for (std::size_t i = 0; i < right.size(); ++i)

@@ -186,6 +186,7 @@ class CudaBackend final : public Backend {
   int compute_capability_;     ///< 80 for 8.0
   bool waits_after_launches_;  ///< NEEDLE_CUDA_SYNC=1: a failure is seen at the kernel that failed
   bool records_ = false;
+  int recordings_ = 0;  ///< that may be replayed
   cuda::Stream stream_;
   cuda::Blas blas_;
   MemoryPool pool_, recording_pool_;  ///< the second keeps what recordings refer to apart

@@ -208,6 +208,7 @@ std::size_t CudaBackend::free_memory() const {
 void CudaBackend::trim_memory() {
   synchronize();  // kernels that were launched may still use what is cached
   pool_.trim();
+  if (recordings_ == 0) recording_pool_.trim();
 }
 
 void CudaBackend::copy_from_host(const void* host, void* data, std::size_t bytes) {

@@ -6,8 +6,11 @@ namespace needle {
 /// Runs work twice, once to fill its memory and once to record it, and then replays it.
 class CudaRecording final : public Recording {
  public:
-  explicit CudaRecording(CudaBackend& backend) : backend_(backend) {}
-  ~CudaRecording() override { (void)cudaStreamSynchronize(backend_.stream_.get()); }
+  explicit CudaRecording(CudaBackend& backend) : backend_(backend) { ++backend_.recordings_; }
+  ~CudaRecording() override {
+    (void)cudaStreamSynchronize(backend_.stream_.get());
+    --backend_.recordings_;
+  }
 
   bool run(const std::function<void()>& work, std::uint64_t moved) override {
     backend_.use();
