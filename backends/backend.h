@@ -100,6 +100,7 @@ struct GradientPlace {
 struct ParameterArrays {
   View parameter, gradient;
   View first, second;  ///< Adam's moments; SGD's momentum is `first`, or absent
+  View rounded;        ///< a copy of the parameter in 16 bits that is kept up to date, or absent
   double weight_decay = 0;
 };
 

@@ -1,6 +1,6 @@
 #include "backends/device.h"
 
-#include <deque>
+#include <memory>
 
 #include "backends/cpu/cpu_backend.h"
 #ifdef NEEDLE_CUDA
@@ -16,16 +16,25 @@ Device cpu() {
 
 namespace {
 
-/// The CUDA devices, or why there are none.
+/// The CUDA devices, each begun when it is first wanted, or why there are none.
 struct Cuda {
   std::string reason = "this build has no CUDA";
+  int count = 0;
 #ifdef NEEDLE_CUDA
-  std::deque<CudaBackend> backends;
+  std::vector<std::unique_ptr<CudaBackend>> backends;
   Cuda() {
     const CudaDevices found = find_cuda_devices();
     reason = found.reason;
-    for (int index = 0; index < found.count; ++index) backends.emplace_back(index);
+    count = found.count;
+    backends.resize(static_cast<std::size_t>(count));
   }
+  Device at(int index) {
+    std::unique_ptr<CudaBackend>& backend = backends[static_cast<std::size_t>(index)];
+    if (!backend) backend = std::make_unique<CudaBackend>(index);
+    return Device(*backend);
+  }
+#else
+  Device at(int) { return cpu(); }  // never asked, as there are none
 #endif
 };
 
@@ -34,14 +43,21 @@ Cuda& cuda_devices() {
   return devices;
 }
 
+std::string name_of_cuda(int index) { return "cuda:" + std::to_string(index); }
+
 }  // namespace
 
 const std::vector<Device>& all_devices() {
   static const std::vector<Device> devices = [] {
     std::vector<Device> all{cpu()};
-#ifdef NEEDLE_CUDA
-    for (CudaBackend& backend : cuda_devices().backends) all.emplace_back(backend);
-#endif
+    Cuda& cuda = cuda_devices();
+    for (int index = 0; index < cuda.count; ++index) {
+      try {
+        all.push_back(cuda.at(index));
+      } catch (const Error& error) {  // in use by others, say
+        cuda.reason += (cuda.reason.empty() ? "" : "; ") + name_of_cuda(index) + ": " + error.what();
+      }
+    }
     return all;
   }();
   return devices;
@@ -51,14 +67,15 @@ std::string reason_without_cuda() { return cuda_devices().reason; }
 
 Device device_of(std::string_view name) {
   if (name == "cpu") return cpu();  // without a look at the others
-  std::string names;
-  for (const Device device : all_devices()) {
-    if (device.name() == name || (name == "cuda" && device.name() == "cuda:0")) return device;
-    names += (names.empty() ? "" : ", ") + device.name();
+  Cuda& cuda = cuda_devices();
+  std::string names = "cpu";
+  for (int index = 0; index < cuda.count; ++index) {
+    const std::string known = name_of_cuda(index);
+    if (name == known || (name == "cuda" && index == 0)) return cuda.at(index);
+    names += ", " + known;
   }
-  const std::string reason = reason_without_cuda();
   fail("device: there is no '", name, "' here; this build and machine offer: ", names,
-       name.starts_with("cuda") && !reason.empty() ? " (" + reason + ')' : "");
+       name.starts_with("cuda") && !cuda.reason.empty() ? " (" + cuda.reason + ')' : "");
 }
 
 }  // namespace needle

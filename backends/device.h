@@ -26,7 +26,7 @@ class Device {
 Device cpu();
 /// Every device that is built in and present, the CPU first.
 const std::vector<Device>& all_devices();
-/// Why there is no CUDA device, or "" where there is one.
+/// Why there is no CUDA device, or which of them cannot be used; "" where all can.
 std::string reason_without_cuda();
 /// The device of that name ("cuda" is the first one of CUDA); an unknown one is an Error that lists what
 /// there is.

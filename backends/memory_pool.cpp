@@ -21,7 +21,8 @@ void* MemoryPool::allocate(std::size_t bytes) {
   // For what is large, the next larger class does as well.
   constexpr std::size_t kLarge = 1 << 20;
   const auto found = cached_.lower_bound(size);
-  if (found != cached_.end() && found->first <= (size < kLarge ? size : size + size / 4)) {
+  if (found != cached_.end() &&
+      found->first <= (size < kLarge || fit_ == Fit::exact ? size : size + size / 4)) {
     block = found->second.back();
     found->second.pop_back();
     stats_.cached -= found->first;

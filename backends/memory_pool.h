@@ -23,16 +23,20 @@ struct MemoryStats {
 /// released; a large request may get one a quarter larger. Safe to use from several threads.
 class MemoryPool {
  public:
+  /// Whether a large request may get a block of the next classes. With `exact`, the same requests in the same
+  /// order find in the second round what they left in the first.
+  enum class Fit { near, exact };
   using Allocate = std::function<void*(std::size_t)>;
   using Free = std::function<void(void*)>;
   /// `about` adds to the message of a request that fails what the system still has; `forget` is told of each
   /// block that is kept for reuse, with its size.
   MemoryPool(Allocate allocate, Free free, std::function<std::string()> about = {},
-             std::function<void(void*, std::size_t)> forget = {})
+             std::function<void(void*, std::size_t)> forget = {}, Fit fit = Fit::near)
       : allocate_(std::move(allocate)),
         free_(std::move(free)),
         about_(std::move(about)),
-        forget_(std::move(forget)) {}
+        forget_(std::move(forget)),
+        fit_(fit) {}
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
   ~MemoryPool() { trim(); }
@@ -57,6 +61,7 @@ class MemoryPool {
   Free free_;
   std::function<std::string()> about_;
   std::function<void(void*, std::size_t)> forget_;
+  Fit fit_;
   mutable std::mutex mutex_;
   std::map<std::size_t, std::vector<void*>> cached_;
   std::unordered_map<void*, std::size_t> sizes_;  // of all blocks

@@ -276,6 +276,16 @@ NDArray NDArray::rounded(DType dtype) const {
   return result;
 }
 
+NDArray NDArray::kept_rounded() const {
+  const std::lock_guard lock(storage_->mutex_);
+  NDArray result;
+  if (!storage_->rounded_) return result;
+  result = *this;
+  result.storage_ = storage_->rounded_;
+  result.dtype_ = storage_->rounded_dtype_;
+  return result;
+}
+
 NDArray NDArray::to(Device target) const {
   if (target == device()) return *this;
   const NDArray source = compact();
@@ -310,6 +320,17 @@ View NDArray::view() const {
 View NDArray::mutable_view() {
   storage_->count_write();
   return view();
+}
+
+std::pair<View, View> NDArray::mutable_views() {
+  Storage& storage = *storage_;
+  const std::lock_guard lock(storage.mutex_);
+  const bool is_fresh = storage.rounded_ && storage.rounded_writes_ == storage.writes() &&
+                        bytes() == storage.bytes() && is_compact();
+  storage.count_write();
+  if (!is_fresh) return {view(), {}};
+  storage.rounded_writes_ = storage.writes();
+  return {view(), {storage.rounded_->data(), storage.rounded_dtype_, shape_, strides_}};
 }
 
 void NDArray::assign(const NDArray& x) {

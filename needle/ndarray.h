@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backends/device.h"
@@ -112,6 +113,8 @@ class NDArray {
   NDArray cast(DType dtype) const;
   /// cast(), kept beside the elements until these are written again: so a weight is converted once a step.
   NDArray rounded(DType dtype) const;
+  /// The copy that rounded() keeps now, or none.
+  NDArray kept_rounded() const;
   NDArray to(Device device) const;
   bool is_compact() const { return needle::is_compact(view()); }
   /// Whether nobody else holds the storage and every element stands alone in it.
@@ -131,6 +134,9 @@ class NDArray {
   View optional_view() const { return defined() ? view() : View{}; }
   /// What kernels overwrite later on: the write is counted, so that autograd can notice it.
   View mutable_view();
+  /// The same with the copy that rounded() keeps of them, for a kernel that overwrites both alike; the second
+  /// has no data where there is no copy.
+  std::pair<View, View> mutable_views();
   /// Overwrites the elements with those of `x` (broadcast, converted).
   void assign(const NDArray& x);
 

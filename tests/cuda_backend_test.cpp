@@ -265,6 +265,36 @@ TEST(CudaTraining, SixteenBitsFollowTheCurveOfFloat32) {
   }
 }
 
+TEST(CudaTraining, StepsThatTellNothingWaitForNothing) {
+  const TemporaryFolder folder;
+  const TrainSettings settings = small_run_on(folder);
+  const std::unique_ptr<Dataset> data = make_dataset(settings);
+  Trainer trainer(settings, *data, cuda_device());
+  trainer.step();
+  const emu::Stats before = emu::stats();
+  for (int i = 0; i < 5; ++i) trainer.begin_step();
+  const emu::Stats begun = emu::stats();
+  EXPECT_EQ(trainer.finish_steps().size(), 5u);
+  const emu::Stats finished = emu::stats();
+  EXPECT_EQ(begun.synchronizations, before.synchronizations);
+  EXPECT_EQ(finished.synchronizations, begun.synchronizations + 1);
+  EXPECT_EQ(finished.pageable_copies, before.pageable_copies);
+  EXPECT_EQ(finished.allocations, before.allocations);
+}
+
+TEST(CudaBackend, ManyCopiesToTheDeviceArriveInTheirOrder) {
+  std::vector<float> numbers(3 << 20);
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i % 65521);
+  std::vector<NDArray> arrays;
+  for (const std::int64_t count : {5, 1 << 20, 3, 3 << 20, 700001, 1})
+    arrays.push_back(NDArray::from(std::span<const float>(numbers.data(), static_cast<std::size_t>(count)),
+                                   {count}, cuda_device()));
+  for (const NDArray& array : arrays) {
+    const std::vector<float> back = array.to_vector<float>();
+    EXPECT_TRUE(std::equal(back.begin(), back.end(), numbers.begin())) << back.size();
+  }
+}
+
 // What a device keeps for itself is not written back by a resumed run of another precision.
 TEST(CudaTraining, F16KeepsItsLossScaleAndOthersIgnoreIt) {
   const TemporaryFolder folder;

@@ -6,6 +6,7 @@
 #include "backends/cpu/gemm.h"
 #include "needle/models/decoder.h"
 #include "needle/ops/ops.h"
+#include "needle/optim/optimizer.h"
 #include "tests/agree.h"
 #include "tests/decoders.h"
 #include "tests/on_devices.h"
@@ -211,6 +212,54 @@ TEST_P(PrecisionTest, MixturesGoTheirWayOrAreRefused) {
                            layer_norm(Tensor(normal({2, 4}, 1)), {}, {}, 1e-5, dtype);
                          }),
                          {"layer_norm", std::string(name_of(exact())), std::string(name_of(dtype))}));
+  }
+}
+
+// As of a batch of 8192 targets and many classes: what each class gets is far below float16's least number.
+TEST_P(PrecisionTest, SmallSlopesOfManyTargetsDoNotVanish) {
+  const NDArray labels = NDArray::arange(48, DType::i64, device());
+  LossOptions options;
+  options.divisor = 8192;
+  const auto gradients_in = [&](DType dtype) {
+    const PrecisionScope scope(dtype);
+    const Tensor states(normal({48, 16}, 1, DType::f32), true),
+        table(unary(MultiplyScalar{0.02}, normal({3000, 16}, 2, DType::f32)), true);
+    const double scale = dtype == DType::f16 ? 65536 : 1;
+    const Tensor loss = linear_cross_entropy(states, table, {}, labels, options, 20);
+    loss.backward(NDArray::scalar(scale, DType::f32, device()));
+    NDArrays result;
+    for (const Tensor& x : {states, table})
+      result.push_back(unary(MultiplyScalar{1 / scale}, x.grad().cast(DType::f32)));
+    return result;
+  };
+  const NDArrays right = gradients_in(DType::f32);
+  for (const DType dtype : kHalves) {
+    const NDArrays ours = gradients_in(dtype);
+    for (std::size_t i = 0; i < right.size(); ++i)
+      EXPECT_LT(relative_distance(ours[i], right[i]), 2e-2) << name_of(dtype) << ' ' << i;
+  }
+}
+
+TEST_P(PrecisionTest, AnOptimizersStepKeepsTheCopiesOfWeightsUpToDate) {
+  for (const DType dtype : kHalves) {
+    const Tensor used(normal({20, 300}, 1, DType::f32), true), unused(normal({7}, 2, DType::f32), true);
+    Adam adam({{{{"used", used, true, {}}, {"unused", unused, true, {}}}, 0.1}}, AdamDecay::decoupled);
+    Sgd sgd({{{{"used", used, true, {}}}, 0}}, 0.9);
+    const NDArray copy = used.array().rounded(dtype);
+    for (int step = 0; step < 2; ++step) {
+      Tensor(used).mutable_grad() = normal({20, 300}, 3, DType::f32);
+      Tensor(unused).mutable_grad() = normal({7}, 4, DType::f32);
+      adam.step(0.1);
+      sgd.step(0.1);
+    }
+    EXPECT_TRUE(used.array().rounded(dtype).shares_elements_with(copy));  // not rounded again
+    EXPECT_TRUE(same(copy, used.array().cast(dtype)));
+    EXPECT_FALSE(unused.array().kept_rounded().defined());
+    // A copy that is behind is left behind, and rounded again when it is wanted.
+    NDArray elements = used.array();
+    elements.assign(normal({20, 300}, 5, DType::f32));
+    adam.step(0.1);
+    EXPECT_TRUE(same(used.array().rounded(dtype), used.array().cast(dtype)));
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "backends/cpu/cpu_backend.h"
 #include "backends/cpu/loops.h"
+#include "backends/cpu/staging.h"
 #include "backends/optimizer_steps.h"
 
 namespace needle {
@@ -53,6 +54,12 @@ void dispatch_parameters(const char* op, std::span<const ParameterArrays> all, c
     for (last = first + 1; last < all.size() && all[last].parameter.dtype == dtype;) ++last;
     dispatch_computing(op, dtype, [&](auto tag) { body(tag, all.subspan(first, last - first)); });
   }
+}
+
+/// Brings the copy in 16 bits up to date with a piece of its parameter.
+template <class T>
+void write_rounded(const ParameterArrays& arrays, const Piece& piece, const T* parameter) {
+  if (arrays.rounded.data) write_run(arrays.rounded, piece.first, 1, piece.count, parameter);
 }
 
 }  // namespace
@@ -116,6 +123,7 @@ void CpuBackend::adam(const AdamSettings& settings, std::span<const ParameterArr
           const DecayNumbers<T> decay(settings, step, arrays.weight_decay);
 #pragma omp simd
           for (std::int64_t i = 0; i < piece.count; ++i) numbers.step(decay, g[i], w[i], m[i], v[i]);
+          write_rounded(arrays, piece, w);
         });
   });
 }
@@ -135,14 +143,15 @@ void CpuBackend::sgd(const SgdSettings& settings, std::span<const ParameterArray
           T* const w = arrays.parameter.as<T>() + piece.first;
           const T* const g = arrays.gradient.as<T>() + piece.first;
           const T decay = static_cast<T>(arrays.weight_decay);
-          if (!arrays.first.data) {
+          if (T* const u = arrays.first.as<T>()) {
+#pragma omp simd
+            for (std::int64_t i = 0; i < piece.count; ++i)
+              numbers.step(decay, g[i], w[i], u[piece.first + i]);
+          } else {
 #pragma omp simd
             for (std::int64_t i = 0; i < piece.count; ++i) numbers.step(decay, g[i], w[i]);
-            return;
           }
-          T* const u = arrays.first.as<T>() + piece.first;
-#pragma omp simd
-          for (std::int64_t i = 0; i < piece.count; ++i) numbers.step(decay, g[i], w[i], u[i]);
+          write_rounded(arrays, piece, w);
         });
   });
 }

@@ -179,22 +179,24 @@ class CudaBackend final : public Backend {
   friend class CudaRecording;
   /// Where memory comes from now.
   MemoryPool& pool() { return records_ ? recording_pool_ : pool_; }
-  MemoryPool make_pool();
+  MemoryPool make_pool(MemoryPool::Fit fit);
+  void require_no_capture(const char* what) const;
 
   int index_;
   std::string description_;
   int compute_capability_;     ///< 80 for 8.0
   bool waits_after_launches_;  ///< NEEDLE_CUDA_SYNC=1: a failure is seen at the kernel that failed
-  bool records_ = false;
-  int recordings_ = 0;  ///< that may be replayed
+  bool records_ = false;       ///< memory comes from the recording's pool
+  bool captures_ = false;      ///< calls are recorded, not done
+  int recordings_ = 0;         ///< that may be replayed
   cuda::Stream stream_;
   cuda::Blas blas_;
   MemoryPool pool_, recording_pool_;  ///< the second keeps what recordings refer to apart
   std::unique_ptr<char, cuda::Destroy<cudaFree>> blas_workspace_;
   std::size_t total_memory_;
   std::array<cuda::PinnedBuffer, 2> staging_;  ///< for what goes to the device, in turns
-  std::size_t next_staging_ = 0;
-  cuda::PinnedBuffer arriving_;                                      ///< for what comes from it
+  std::size_t staging_turn_ = 0, staged_ = 0;  ///< whose turn it is, and bytes of it that are used
+  cuda::PinnedBuffer arriving_;                ///< for what comes from it
   std::unique_ptr<cuda::Failure, cuda::Destroy<cudaFree>> failure_;  ///< in the device's memory
   std::unique_ptr<cuda::Failure, cuda::Destroy<cudaFreeHost>> seen_failure_;
   /// In the device's memory: by how much replayed random streams are moved.

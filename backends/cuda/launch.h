@@ -14,12 +14,16 @@
 
 namespace needle::cuda {
 
+/// Any call may be the one that is told of work that failed before it.
+inline constexpr const char* kEarlierWork =
+    "; work before it may be what failed, and NEEDLE_CUDA_SYNC=1 names it";
+
 /// A CUDA call that failed.
 class Error : public DeviceError {
  public:
   Error(cudaError_t code, const char* what)
       : DeviceError(std::string("cuda: ") + what + ": " + cudaGetErrorName(code) + ": " +
-                    cudaGetErrorString(code)),
+                    cudaGetErrorString(code) + (code >= cudaErrorIllegalAddress ? kEarlierWork : "")),
         code_(code) {}
   cudaError_t code() const { return code_; }
 
@@ -34,7 +38,8 @@ inline void check(cudaError_t code, const char* what) {
   }
 }
 inline void check(cublasStatus_t status, const char* what) {
-  if (status != CUBLAS_STATUS_SUCCESS) fail("cuda: ", what, ": ", cublasGetStatusString(status));
+  if (status != CUBLAS_STATUS_SUCCESS)
+    throw DeviceError(std::string("cuda: ") + what + ": " + cublasGetStatusString(status) + kEarlierWork);
 }
 #define NEEDLE_CUDA_CHECK(call) ::needle::cuda::check((call), #call)
 

@@ -66,6 +66,7 @@ void CudaBackend::product(const View& a, const View& b, const View& y, bool accu
                     at(y, offsets[2]), type_of(y.dtype), integer(result.row_stride), batch.strides[0][2],
                     integer(together), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
                 "cublasGemmStridedBatchedEx");
+    if (waits_after_launches_) wait_for_kernel(nullptr);
   }
 }
 

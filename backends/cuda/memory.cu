@@ -97,7 +97,7 @@ CudaDevices find_cuda_devices() {
   return devices;
 }
 
-MemoryPool CudaBackend::make_pool() {
+MemoryPool CudaBackend::make_pool(MemoryPool::Fit fit) {
   return MemoryPool(
       [this](std::size_t bytes) -> void* {
         use();
@@ -109,7 +109,7 @@ MemoryPool CudaBackend::make_pool() {
         return nullptr;
       },
       [this](void* block) {
-        use();
+        (void)cudaSetDevice(index_);
         (void)cudaFree(block);
       },
       [this] {
@@ -122,7 +122,8 @@ MemoryPool CudaBackend::make_pool() {
         // So that whoever reads from the next array in its place what was never written there is found.
         cuda::emu::mark_uninitialized_in_order(block, bytes, stream_.get());
 #endif
-      });
+      },
+      fit);
 }
 
 namespace {
@@ -158,8 +159,8 @@ CudaBackend::CudaBackend(int index)
       waits_after_launches_(is_set("NEEDLE_CUDA_SYNC")),
       stream_(cuda::make_stream()),
       blas_(make_blas(stream_.get())),
-      pool_(make_pool()),
-      recording_pool_(make_pool()),
+      pool_(make_pool(MemoryPool::Fit::near)),
+      recording_pool_(make_pool(MemoryPool::Fit::exact)),
       total_memory_(memory_of_device().second),
       failure_(zero_on_device<Failure>(stream_.get())),
       moved_(zero_on_device<std::uint64_t>(stream_.get())) {
@@ -168,8 +169,12 @@ CudaBackend::CudaBackend(int index)
   seen_failure_.reset(seen);
   blas_workspace_ = on_device<char>(kBlasWorkspace);
   cuda::check(cublasSetWorkspace(blas_.get(), blas_workspace_.get(), kBlasWorkspace), "cublasSetWorkspace");
-  if (is_set("NEEDLE_CUDA_TF32")) {
-    cuda::check(cublasSetMathMode(blas_.get(), CUBLAS_TF32_TENSOR_OP_MATH), "cublasSetMathMode");
+  const bool tf32 = is_set("NEEDLE_CUDA_TF32");
+  // Long sums that are split must not be put together in 16 bits.
+  const int mode = (tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_DEFAULT_MATH) |
+                   CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
+  cuda::check(cublasSetMathMode(blas_.get(), static_cast<cublasMath_t>(mode)), "cublasSetMathMode");
+  if (tf32) {
     description_ += ", products of f32 in TF32";
   }
 }
@@ -213,21 +218,31 @@ void CudaBackend::trim_memory() {
 
 void CudaBackend::copy_from_host(const void* host, void* data, std::size_t bytes) {
   use();
-  for (std::size_t done = 0; done < bytes; done += cuda::PinnedBuffer::kBytes) {
-    const std::size_t now = std::min(bytes - done, cuda::PinnedBuffer::kBytes);
-    cuda::PinnedBuffer& buffer = staging_[next_staging_];
-    next_staging_ = (next_staging_ + 1) % staging_.size();
-    NEEDLE_CUDA_CHECK(cudaEventSynchronize(buffer.free()));
-    std::memcpy(buffer.data(), static_cast<const char*>(host) + done, now);
-    NEEDLE_CUDA_CHECK(cudaMemcpyAsync(static_cast<char*>(data) + done, buffer.data(), now,
-                                      cudaMemcpyHostToDevice, stream_.get()));
-    NEEDLE_CUDA_CHECK(cudaEventRecord(buffer.free(), stream_.get()));
+  require_no_capture("a copy from the host");
+  constexpr std::size_t kAlignment = 16;
+  for (std::size_t done = 0; done < bytes;) {
+    // A buffer is filled by many copies, and waited for only when it comes to its turn again.
+    if (staged_ == cuda::PinnedBuffer::kBytes) {
+      NEEDLE_CUDA_CHECK(cudaEventRecord(staging_[staging_turn_].free(), stream_.get()));
+      staging_turn_ = (staging_turn_ + 1) % staging_.size();
+      NEEDLE_CUDA_CHECK(cudaEventSynchronize(staging_[staging_turn_].free()));
+      staged_ = 0;
+    }
+    const std::size_t now = std::min(bytes - done, cuda::PinnedBuffer::kBytes - staged_);
+    char* const place = static_cast<char*>(staging_[staging_turn_].data()) + staged_;
+    std::memcpy(place, static_cast<const char*>(host) + done, now);
+    NEEDLE_CUDA_CHECK(
+        cudaMemcpyAsync(static_cast<char*>(data) + done, place, now, cudaMemcpyHostToDevice, stream_.get()));
+    done += now;
+    staged_ =
+        std::min((staged_ + now + kAlignment - 1) / kAlignment * kAlignment, cuda::PinnedBuffer::kBytes);
   }
 }
 
 void CudaBackend::copy_to_host(const void* data, void* host, std::size_t bytes) {
   use();
   std::size_t done = 0;
+  require_no_capture("a copy to the host");
   do {
     const std::size_t now = std::min(bytes - done, cuda::PinnedBuffer::kBytes);
     NEEDLE_CUDA_CHECK(cudaMemcpyAsync(arriving_.data(), static_cast<const char*>(data) + done, now,
@@ -243,7 +258,12 @@ void CudaBackend::synchronize() {
   finish();
 }
 
+void CudaBackend::require_no_capture(const char* what) const {
+  require(!captures_, "cuda: ", what, " is not possible in a step that is being recorded");
+}
+
 void CudaBackend::finish() {
+  require_no_capture("a wait for the device");
   NEEDLE_CUDA_CHECK(cudaMemcpyAsync(seen_failure_.get(), failure_.get(), sizeof(Failure),
                                     cudaMemcpyDeviceToHost, stream_.get()));
   const cudaError_t error = cudaStreamSynchronize(stream_.get());
@@ -258,11 +278,11 @@ void CudaBackend::finish() {
 }
 
 void CudaBackend::wait_for_kernel(const void* kernel) {
-  if (records_) return;
+  if (captures_) return;
+  const char* its_name = "cuBLAS product";
+  if (kernel && cudaFuncGetName(&its_name, kernel) != cudaSuccess) its_name = "of unknown name";
   const cudaError_t error = cudaStreamSynchronize(stream_.get());
   if (error == cudaSuccess) return;
-  const char* its_name = nullptr;
-  if (cudaFuncGetName(&its_name, kernel) != cudaSuccess) its_name = "of unknown name";
   throw DeviceError(name() + ": kernel " + its_name + " failed: " + cudaGetErrorString(error));
 }
 

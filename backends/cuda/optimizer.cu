@@ -10,11 +10,12 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr std::int64_t kPiece = 4096;  // elements of a block
-constexpr int kArrays = 56;            // whose places fit a kernel's arguments of 4 KiB
+constexpr int kArrays = 48;            // whose places fit a kernel's arguments of 4 KiB
 
 struct Place {
   float *parameter, *first, *second;
   const float* gradient;
+  cuda::Stored rounded;
   std::int64_t count;
   double weight_decay;
   int blocks_before;  // of this launch
@@ -43,6 +44,8 @@ struct Places {
     return low;
   }
 };
+
+static_assert(sizeof(Places) + sizeof(AdamSettings) + sizeof(void*) <= 4096);
 
 /// The elements of the block's piece.
 struct Range {
@@ -115,6 +118,7 @@ __global__ void __launch_bounds__(kThreads)
     place.parameter[i] = w;
     place.first[i] = m;
     place.second[i] = v;
+    if (place.rounded.data) cuda::store(place.rounded, i, w);
   }
 }
 
@@ -135,6 +139,7 @@ __global__ void __launch_bounds__(kThreads)
       numbers.step(decay, place.gradient[i], w);
     }
     place.parameter[i] = w;
+    if (place.rounded.data) cuda::store(place.rounded, i, w);
   }
 }
 
@@ -156,6 +161,7 @@ Place place_of(const ParameterArrays& x) {
           x.first.as<float>(),
           x.second.as<float>(),
           x.gradient.as<float>(),
+          x.rounded,
           x.parameter.count(),
           x.weight_decay,
           0};
@@ -177,7 +183,7 @@ void CudaBackend::clip(const ClippingSettings& settings, std::span<const View> g
   PieceSum* next = sums.data();
   for_each_launch(
       gradients,
-      [](const View& x) { return Place{nullptr, nullptr, nullptr, x.as<float>(), x.count(), 0, 0}; },
+      [](const View& x) { return Place{nullptr, nullptr, nullptr, x.as<float>(), View{}, x.count(), 0, 0}; },
       [&](const Places& places, int before) {
         run(sum_of_squares_kernel, blocks_for(places), places, before, next);
         next += places.blocks;

@@ -28,6 +28,7 @@ class CudaRecording final : public Recording {
       return true;
     }
     const cudaStream_t stream = backend_.stream_.get();
+    const Recorded capturing(backend_.captures_);
     NEEDLE_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     try {
       work();

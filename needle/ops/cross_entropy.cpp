@@ -89,7 +89,7 @@ struct LinearCrossEntropyOp final : FusedOp {
     const DType dtype = inputs[1].dtype();
     const std::int64_t rows = states.size(0);
     const NDArray losses = NDArray::zeros({rows}, dtype, device),
-                  slopes = NDArray::full({rows}, factor, dtype, device);
+                  slopes = NDArray::full({rows}, taken_factor(states.dtype()), dtype, device);
     const bool any = std::find(needs.begin(), needs.end(), true) != needs.end();
     for (std::size_t i = 0; i < inputs.size(); ++i)
       gradients.push_back(needs[i] ? sum_like(inputs[i], rows > 0) : NDArray());
@@ -123,12 +123,15 @@ struct LinearCrossEntropyOp final : FusedOp {
   }
 
   void add_gradient(NDArrays g, const Saved& saved, GradientSums& into) override {
-    const double slope = g[0].item();
+    const double missing = factor / taken_factor(saved.input_dtype(0));
+    // Where the device runs ahead, nobody waits to see whether there is anything to multiply by.
+    const bool scales = g[0].device()->runs_ahead() || missing != 1 || g[0].item() != 1;
+    const NDArray slope = scales ? unary(MultiplyScalar{missing}, g[0]) : NDArray();
     for (int i = 0; i < saved.input_count(); ++i) {
       NDArray& gradient = gradients[static_cast<std::size_t>(i)];
       if (!into.needs(i)) continue;
       NDArray mine = saved.is_last_walk() ? std::move(gradient) : gradient.copy();
-      if (slope != 1) mine = binary(Multiply{}, mine, NDArray::scalar(slope, mine.dtype(), mine.device()));
+      if (scales) mine = binary(Multiply{}, mine.cast(slope.dtype()), slope).cast(mine.dtype());
       into.add(i, std::move(mine));
     }
   }
@@ -140,6 +143,9 @@ struct LinearCrossEntropyOp final : FusedOp {
   double gradient_operations(double, const Needs&) const override { return 0; }
 
  private:
+  /// What of the factor is in the gradients that compute() takes. In float16 it would make the small ones
+  /// vanish, and is left to the incoming gradient, which carries the loss scale.
+  double taken_factor(DType operands) const { return operands == DType::f16 ? 1 : factor; }
   /// Room for an input's gradient, which lies as the input does: a transposed table's as the table itself.
   /// Products of the first chunk overwrite matrices; what is added to begins at 0.
   static NDArray sum_like(const NDArray& input, bool overwritten) {
@@ -205,7 +211,9 @@ Tensor linear_cross_entropy(const Tensor& states, const Tensor& table, const Ten
   require(chunk >= 0, "linear_cross_entropy: a chunk must not be negative, got ", chunk);
   if (chunk == 0) {
     const std::int64_t row_bytes = table.size(0) * static_cast<std::int64_t>(size_of(states.dtype()));
-    chunk = std::max<std::int64_t>(1, kChunkBytes / std::max<std::int64_t>(1, row_bytes));
+    // A large device wants large products.
+    const std::int64_t bytes = states.device()->runs_ahead() ? 8 * kChunkBytes : kChunkBytes;
+    chunk = std::max<std::int64_t>(1, bytes / std::max<std::int64_t>(1, row_bytes));
   }
   const Tensor operand = as_operand("linear_cross_entropy", states, table);
   Tensors inputs{reshape(operand, {labels.count(), states.size(-1)}), table};

@@ -75,7 +75,8 @@ ParameterArrays Optimizer::arrays_of(std::size_t index, double weight_decay, con
             ", but its parameter became ", name_of(array.dtype()), array.shape());
     return kept.mutable_view();
   };
-  return {array.mutable_view(), gradient.view(), state(0), state(1), weight_decay};
+  const auto [elements, rounded] = array.mutable_views();
+  return {elements, gradient.view(), state(0), state(1), rounded, weight_decay};
 }
 
 std::vector<std::pair<std::size_t, const Parameter*>> Optimizer::with_gradients() const {

@@ -141,6 +141,8 @@ void Trainer::do_step(const StepInput& input) {
 
 void Trainer::record_steps() {
   require(!current_observer(), "train: a recorded step cannot be watched, as for anomalies");
+  require(!settings_.model.strict, "train: --strict looks at each batch, which a recorded step cannot");
+  recorded_.reset();
   recording_ = device_->new_recording();
   require(recording_ != nullptr, "train: steps can be recorded on cuda devices alone, not on ",
           device_.name());
@@ -153,19 +155,28 @@ void Trainer::do_recorded_step(const StepInput& input) {
     recorded_ = input;
     return;
   }
-  if (!recorded_->fits(input)) return do_step(input);
+  // A window over padded rows is worked out on the host.
+  if (!recorded_->fits(input) || (settings_.model.window > 0 && input.inputs[0].real.defined()))
+    return do_step(input);
   recorded_->assign(input);
   const std::uint64_t from = random_.position();
   if (recording_->run([&] { do_step(*recorded_); }, from - recorded_from_)) {
     recorded_from_ = from;
     recorded_draws_ = random_.position() - from;
+    // The recording goes on writing to the copies, which must stay even where others take their part.
+    recorded_copies_.clear();
+    for (const Parameter& parameter : parameters_)
+      recorded_copies_.push_back(parameter.tensor.array().kept_rounded());
     return;
   }
   if (recorded_draws_ > 0) random_.reserve(recorded_draws_);
-  // What the device wrote, the host must know to be new.
-  for (Parameter& parameter : parameters_) {
-    NDArray array = parameter.tensor.array();
-    array.mutable_view();
+  // What the device wrote, the host must know to be new; copies in 16 bits were written too.
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    NDArray array = parameters_[i].tensor.array(), copy = array.kept_rounded();
+    if (copy.defined() && copy.is_same(recorded_copies_[i]))
+      array.mutable_views();
+    else
+      array.mutable_view();
   }
 }
 
@@ -277,6 +288,7 @@ void Trainer::load(const std::filesystem::path& folder) {
                            state.at("random_position").get<std::uint64_t>());
     const double best = state.value("best_validation", std::numeric_limits<double>::infinity());
     load_checkpoint(folder, model_, *optimizer_);
+    if (recording_) record_steps();  // anew, since the old one knows other arrays
     optimizer_->set_steps(optimizer_steps);
     if (settings_.precision == DType::f16)
       optimizer_->set_loss_scale(state.value("loss_scale", kFirstLossScale), state.value("good_steps", 0.0));

@@ -107,6 +107,7 @@ class Trainer {
   NDArray loss_;  // of the last step, f32 []
   std::unique_ptr<Recording> recording_;
   std::optional<StepInput> recorded_;                     // what the recorded step reads
+  std::vector<NDArray> recorded_copies_;                  // of parameters in 16 bits, which it writes too
   std::uint64_t recorded_from_ = 0, recorded_draws_ = 0;  // of the random stream
   std::vector<StepResult> begun_;                         // steps whose results lie in history_
   NDArray history_;                                       // f64 [steps, loss and the numbers of a StepState]
