@@ -80,6 +80,7 @@ View on_the_host(std::vector<float>& numbers) {
 }
 
 TEST(CudaBackend, AFailureIsSeenWhenTheHostWaitsAndSaysHowToFindIt) {
+  cuda_device()->synchronize();  // so that it has no part in what follows
   CudaBackend backend(0);
   std::vector<float> numbers(4);
   backend.unary(Exp{}, on_the_host(numbers), on_the_host(numbers));
@@ -90,6 +91,7 @@ TEST(CudaBackend, AFailureIsSeenWhenTheHostWaitsAndSaysHowToFindIt) {
 }
 
 TEST(CudaBackend, WaitingAfterEachLaunchNamesTheKernelTheOpAndTheModule) {
+  cuda_device()->synchronize();
   setenv("NEEDLE_CUDA_SYNC", "1", 1);
   CudaBackend backend(0);
   unsetenv("NEEDLE_CUDA_SYNC");

@@ -15,7 +15,8 @@ constexpr int kArrays = 48;            // whose places fit a kernel's arguments 
 struct Place {
   float *parameter, *first, *second;
   const float* gradient;
-  cuda::Stored rounded;
+  void* rounded;
+  DType rounded_dtype;
   std::int64_t count;
   double weight_decay;
   int blocks_before;  // of this launch
@@ -118,7 +119,7 @@ __global__ void __launch_bounds__(kThreads)
     place.parameter[i] = w;
     place.first[i] = m;
     place.second[i] = v;
-    if (place.rounded.data) cuda::store(place.rounded, i, w);
+    if (place.rounded) cuda::store(cuda::Stored(place.rounded, place.rounded_dtype), i, w);
   }
 }
 
@@ -139,7 +140,7 @@ __global__ void __launch_bounds__(kThreads)
       numbers.step(decay, place.gradient[i], w);
     }
     place.parameter[i] = w;
-    if (place.rounded.data) cuda::store(place.rounded, i, w);
+    if (place.rounded) cuda::store(cuda::Stored(place.rounded, place.rounded_dtype), i, w);
   }
 }
 
@@ -157,14 +158,9 @@ void for_each_launch(const Arrays& all, const PlaceOf& place_of, const Body& bod
 
 Place place_of(const ParameterArrays& x) {
   cuda::require_float32("optimizer", x.parameter.dtype);
-  return {x.parameter.as<float>(),
-          x.first.as<float>(),
-          x.second.as<float>(),
-          x.gradient.as<float>(),
-          x.rounded,
-          x.parameter.count(),
-          x.weight_decay,
-          0};
+  return {x.parameter.as<float>(), x.first.as<float>(), x.second.as<float>(),
+          x.gradient.as<float>(),  x.rounded.data,      x.rounded.dtype,
+          x.parameter.count(),     x.weight_decay,      0};
 }
 
 cuda::LaunchConfig blocks_for(const Places& places) {
@@ -183,7 +179,9 @@ void CudaBackend::clip(const ClippingSettings& settings, std::span<const View> g
   PieceSum* next = sums.data();
   for_each_launch(
       gradients,
-      [](const View& x) { return Place{nullptr, nullptr, nullptr, x.as<float>(), View{}, x.count(), 0, 0}; },
+      [](const View& x) {
+        return Place{nullptr, nullptr, nullptr, x.as<float>(), nullptr, DType::f32, x.count(), 0, 0};
+      },
       [&](const Places& places, int before) {
         run(sum_of_squares_kernel, blocks_for(places), places, before, next);
         next += places.blocks;
