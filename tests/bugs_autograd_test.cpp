@@ -132,7 +132,7 @@ TEST_P(AutogradBugs, BR038_ValueChangedThroughAnAliasIsAnErrorAndNotAWrongGradie
   const Tensor w = leaf({1, 2}), x(array({3, 4}));
   const Tensor y = sum(w * w * x);
   NDArray parameter = w.array();
-  const ParameterArrays step{parameter.mutable_view(), x.array().view(), {}, {}};
+  const ParameterArrays step{parameter.mutable_view(), x.array().view(), {}, {}, {}};
   NDArray state = NDArray::zeros({kStepNumbers}, DType::f64, device());
   device()->sgd({0, false}, {&step, 1}, state.mutable_view());
   EXPECT_TRUE(contains(error_of([&] { y.backward(); }), {"multiply", "overwritten"}));
