@@ -1,5 +1,6 @@
 #include "backends/device.h"
 
+#include <cstdlib>
 #include <memory>
 
 #include "backends/cpu/cpu_backend.h"
@@ -30,9 +31,14 @@ struct Cuda {
   }
   Device at(int index) {
     std::unique_ptr<CudaBackend>& backend = backends[static_cast<std::size_t>(index)];
-    if (!backend) backend = std::make_unique<CudaBackend>(index);
+    if (!backend) {
+      backend = std::make_unique<CudaBackend>(index);
+      end_before_cuda();
+    }
     return Device(*backend);
   }
+  /// Has the devices end before what CUDA itself keeps, which began with the first of them.
+  static void end_before_cuda();
 #else
   Device at(int) { return cpu(); }  // never asked, as there are none
 #endif
@@ -42,6 +48,12 @@ Cuda& cuda_devices() {
   static Cuda devices;
   return devices;
 }
+
+#ifdef NEEDLE_CUDA
+void Cuda::end_before_cuda() {
+  std::atexit([] { cuda_devices().backends.clear(); });
+}
+#endif
 
 std::string name_of_cuda(int index) { return "cuda:" + std::to_string(index); }
 

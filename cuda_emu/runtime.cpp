@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "cuda_emu/scheduler.h"
 #include "cuda_emu/streams.h"
 
 namespace needle::cuda::emu {
@@ -270,7 +271,12 @@ cudaError_t cudaPeekAtLastError() {
   return runtime().sticky != cudaSuccess ? runtime().sticky : runtime().last;
 }
 
-cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* count) {
+  // What begins here ends after all that is built on it, at the end of the program too.
+  runtime();
+  runner();
+  return *count = 1, cudaSuccess;
+}
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int device) { return remember(device == 0 ? cudaSuccess : cudaErrorInvalidDevice); }
 cudaError_t cudaDriverGetVersion(int* v) { return *v = 13000, cudaSuccess; }
