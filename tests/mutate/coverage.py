@@ -58,17 +58,18 @@ class Coverage:
         tests = [Test(program, setting, name) for program, setting, pattern in RUNS if program in self.build.programs
                  for name in list_tests(self.folder / program, pattern)]
         print(f"coverage of {len(tests)} tests ...", flush=True)
+        idle = {program: self._idle(program, objects) for program in self.build.programs}
         self.lines = {unit: collections.defaultdict(lambda: collections.defaultdict(list)) for unit in units}
         failing = []
         with concurrent.futures.ThreadPoolExecutor(self.build.jobs) as pool:
-            for test, seconds, counts in pool.map(lambda test: self._measure_test(test, objects), tests):
+            for test, seconds, counts in pool.map(lambda test: self._measure_test(test, objects, idle), tests):
                 if counts is None:
                     failing.append(test.name)
                     continue
                 self.seconds[test] = seconds
-                for unit, file, line, count in counts:
+                for unit, file, line, is_reached in counts:
                     reached = self.lines[unit][file][line]  # known even if nothing reaches it
-                    if count and (not reached or reached[-1] != test):
+                    if is_reached and (not reached or reached[-1] != test):
                         reached.append(test)
         if failing:
             print(f"{len(failing)} tests fail on the sources as they are and are left out: " + ", ".join(failing[:10]))
@@ -82,8 +83,22 @@ class Coverage:
         self.compile_seconds[name] = time.monotonic() - start
         return name, path
 
-    def _measure_test(self, test, objects):
-        """(test, seconds, [(unit, file, line, count)]); None where it fails."""
+    def _idle(self, program, objects):
+        """{unit: what is counted where no test runs}."""
+        place = self.folder / "runs" / program
+        run([self.folder / program, "--gtest_filter=none"], env=environment(GCOV_PREFIX=str(place)))
+        return {unit: data.read_bytes() for unit, data in self._data(place, objects)}
+
+    @staticmethod
+    def _data(place, objects):
+        """(unit, file of its counts) for those that a run left."""
+        for unit, path in objects.items():
+            data = pathlib.Path(str(place) + str(path.with_suffix(".gcda").resolve()))
+            if data.exists():
+                yield unit, data
+
+    def _measure_test(self, test, objects, idle):
+        """(test, seconds, [(unit, file, line, whether it was reached)]); None where it fails."""
         place = self.folder / "runs" / hashlib.sha256(repr(test).encode()).hexdigest()[:16]
         start = time.monotonic()
         try:
@@ -93,10 +108,9 @@ class Coverage:
             return test, 0, None
         seconds = time.monotonic() - start
         counts = []
-        for unit, path in objects.items() if result.returncode == 0 else []:
-            data = pathlib.Path(str(place) + str(path.with_suffix(".gcda").resolve()))
-            if data.exists():
-                data.with_suffix(".gcno").symlink_to(path.with_suffix(".gcno").resolve())
+        for unit, data in self._data(place, objects) if result.returncode == 0 else []:
+            if data.read_bytes() != idle[test.program].get(unit):
+                data.with_suffix(".gcno").symlink_to((self.folder / "objects" / data.name).with_suffix(".gcno").resolve())
                 counts += self._counts(unit, data)
         shutil.rmtree(place, ignore_errors=True)
         return test, seconds, counts if result.returncode == 0 else None
