@@ -83,6 +83,10 @@ void add_training_options(CLI::App& command, TrainOptions& options) {
   add_choice(command, "--precision", s.precision,
              "Operands of products, and activations between them; sums, norms, losses and parameters are f32")
       ->group("Training");
+  command
+      .add_flag("--half-residual", s.half_residual,
+                "With --precision bf16 or f16: keep the residual stream in it too; less memory, fewer digits")
+      ->group("Training");
   value("--seed", s.seed, "Of all random numbers");
   value("--evaluate-every", s.evaluate_every, "Steps between validations");
   value("--save-every", s.save_every, "Steps between checkpoints");

@@ -234,8 +234,8 @@ class Backend {
 
   /// y = f(x weight + bias) + residual, f by the epilogue, and slope = f'(x weight + bias) where it is
   /// wanted: x [rows, in], weight [in, out], bias [out] or absent, residual [rows, out] or absent, y and
-  /// slope [rows, out], all compact. x and weight may be bf16 or f16; y and slope are of their type or f32,
-  /// bias and residual f32.
+  /// slope [rows, out], all compact. x and weight may be bf16 or f16; y, slope and residual are of their
+  /// type or f32, bias f32.
   virtual void linear(Epilogue epilogue, const View& x, const View& weight, const View& bias,
                       const View& residual, const View& y, const View& slope) = 0;
   /// product = g times the slope, where there is one, and dbias [width] the sum of its rows. product may be

@@ -32,7 +32,7 @@ void* MemoryPool::allocate(std::size_t bytes) {
     block = allocate_(size);
     const std::size_t cached = stats_.cached;
     if (!block) {  // perhaps the cache holds what the system lacks
-      free_cached();
+      give_back();
       block = allocate_(size);
     }
     if (block) sizes_[block] = size;
@@ -56,7 +56,7 @@ void MemoryPool::release(void* block, std::size_t bytes) {
   stats_.live -= bytes;
 }
 
-void MemoryPool::free_cached() {
+void MemoryPool::give_back() {
   for (auto& [size, blocks] : cached_) {
     for (void* block : blocks) {
       free_(block);
@@ -67,9 +67,14 @@ void MemoryPool::free_cached() {
   stats_.cached = 0;
 }
 
+void MemoryPool::free_cached() {
+  const std::lock_guard lock(mutex_);
+  give_back();
+}
+
 void MemoryPool::trim() {
   const std::lock_guard lock(mutex_);
-  free_cached();
+  give_back();
   stats_.peak = stats_.live;
 }
 

@@ -45,7 +45,9 @@ class MemoryPool {
   void* allocate(std::size_t bytes);
   /// Takes back a block that was allocated with the same `bytes`.
   void release(void* block, std::size_t bytes);
-  /// Gives all cached blocks back to the system and sets the peak to what is live.
+  /// Gives all cached blocks back to the system.
+  void free_cached();
+  /// The same, and sets the peak to what is live.
   void trim();
   MemoryStats stats() const;
   /// Whether the block came from this pool.
@@ -55,7 +57,7 @@ class MemoryPool {
   static std::size_t size_class(std::size_t bytes);
 
  private:
-  void free_cached();
+  void give_back();
 
   Allocate allocate_;
   Free free_;

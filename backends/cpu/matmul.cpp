@@ -198,7 +198,7 @@ void CpuBackend::linear(Epilogue epilogue, const View& x, const View& weight, co
     const Scratch<T> zeros(pool_, static_cast<std::size_t>(bias.data ? 0 : width));
     if (!bias.data) std::fill_n(zeros.data(), width, T(0));
     const epilogue::Target<T> target{values.as<T>(), slopes.as<T>(), bias.data ? bias.as<T>() : zeros.data(),
-                                     width, residual.as<T>()};
+                                     width, widened(residual).template as<T>()};
     const auto finish = [&](std::int64_t first_row, std::int64_t last_row, std::int64_t first,
                             std::int64_t last) {
       epilogue::finish(epilogue, target, first_row, last_row, first, last);

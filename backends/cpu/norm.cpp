@@ -47,17 +47,18 @@ Statistics statistics(NormKind kind, const T* x, std::int64_t width, double epsi
 
 void CpuBackend::norm(NormKind kind, double epsilon, const View& x, const View& weight, const View& bias,
                       const View& y, const View& mean, const View& inverse_deviation) {
-  dispatch_computing("norm", x.dtype, [&](auto tag) {
+  dispatch_computing("norm", computing(x.dtype), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const std::int64_t rows = x.shape[0], width = x.shape[1];
     const T *gain = weight.as<T>(), *shift = bias.as<T>();
-    // Each thread's row that is rounded afterwards, where y is stored in another type.
-    const bool rounds = y.dtype != x.dtype;
-    const Scratch<T> wide(pool_, static_cast<std::size_t>(rounds ? available_threads() * width : 0));
+    // Each thread's rows of those that are stored in 16 bits.
+    const bool rounds = is_half(x.dtype) || is_half(y.dtype);
+    const Scratch<T> wide(pool_, static_cast<std::size_t>(rounds ? available_threads() * 2 * width : 0));
 #pragma omp parallel for schedule(static) if (x.count() >= kParallelElements)
     for (std::int64_t row = 0; row < rows; ++row) {
-      const T* from = x.as<T>() + row * width;
-      T* to = rounds ? wide.data() + thread_number() * width : y.as<T>() + row * width;
+      T* const own = rounds ? wide.data() + thread_number() * 2 * width : nullptr;
+      const T* const from = read_run(x, row * width, 1, width, own);
+      T* const to = run_target(y, row * width, 1, own + width);
       const Statistics s = statistics(kind, from, width, epsilon);
       mean.as<double>()[row] = s.mean;
       inverse_deviation.as<double>()[row] = s.inverse_deviation;
@@ -72,7 +73,7 @@ void CpuBackend::norm(NormKind kind, double epsilon, const View& x, const View& 
         for (std::int64_t i = 0; gain && i < width; ++i) to[i] *= gain[i];
         for (std::int64_t i = 0; shift && i < width; ++i) to[i] += shift[i];
       }
-      if (rounds) write_run(y, row * width, 1, width, to);
+      write_run(y, row * width, 1, width, to);
     }
   });
 }
@@ -80,22 +81,24 @@ void CpuBackend::norm(NormKind kind, double epsilon, const View& x, const View& 
 void CpuBackend::norm_gradient(NormKind kind, const View& x, const View& weight, const View& mean,
                                const View& inverse_deviation, const View& dy, const GradientPlace& dx,
                                const GradientPlace& dweight, const GradientPlace& dbias) {
-  dispatch_computing("norm", x.dtype, [&](auto tag) {
+  dispatch_computing("norm", computing(x.dtype), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const std::int64_t rows = x.shape[0], width = x.shape[1];
     const T* gain = weight.as<T>();
     // Gradients of weight and bias are summed over fixed pieces of rows, then over the pieces in order.
     constexpr std::int64_t kRows = 64;
     const std::int64_t pieces = (rows + kRows - 1) / kRows;
-    constexpr std::int64_t kBuffers = 5;
+    constexpr std::int64_t kBuffers = 7;
     const Scratch<T> memory(pool_, static_cast<std::size_t>(kBuffers * pieces * width));
 #pragma omp parallel for schedule(static) if (x.count() >= kParallelElements)
     for (std::int64_t piece = 0; piece < pieces; ++piece) {
       T* weight_sum = memory.data() + kBuffers * piece * width;
-      T *bias_sum = weight_sum + width, *g = bias_sum + width, *z = g + width, *wide = z + width;
+      T *bias_sum = weight_sum + width, *g = bias_sum + width, *z = g + width, *wide = z + width,
+        *wide_x = wide + width, *wide_dx = wide_x + width;
       std::fill_n(weight_sum, 2 * width, T(0));
       for (std::int64_t row = piece * kRows; row < std::min(rows, (piece + 1) * kRows); ++row) {
-        const T *from = x.as<T>() + row * width, *incoming = read_run(dy, row * width, 1, width, wide);
+        const T* const from = read_run(x, row * width, 1, width, wide_x);
+        const T* const incoming = read_run(dy, row * width, 1, width, wide);
         const Center<T> centered(mean.as<double>()[row]);
         const T scale = static_cast<T>(inverse_deviation.as<double>()[row]);
 #pragma omp simd
@@ -115,14 +118,17 @@ void CpuBackend::norm_gradient(NormKind kind, const View& x, const View& weight,
         }
         const T mean_g = kind == NormKind::layer ? total / static_cast<T>(width) : T(0),
                 mean_gz = along / static_cast<T>(width);
-        T* to = dx.view.as<T>() + row * width;
+        T* const to = run_target(dx.view, row * width, 1, wide_dx);
         if (dx.adds) {
+          const T* const before = read_run(dx.view, row * width, 1, width, wide_dx);
 #pragma omp simd
-          for (std::int64_t i = 0; i < width; ++i) to[i] += (g[i] - mean_g - z[i] * mean_gz) * scale;
+          for (std::int64_t i = 0; i < width; ++i)
+            to[i] = before[i] + (g[i] - mean_g - z[i] * mean_gz) * scale;
         } else {
 #pragma omp simd
           for (std::int64_t i = 0; i < width; ++i) to[i] = (g[i] - mean_g - z[i] * mean_gz) * scale;
         }
+        write_run(dx.view, row * width, 1, width, to);
       }
     }
     for (const auto& [place, offset] : {std::pair(dweight, std::int64_t{0}), std::pair(dbias, width)}) {

@@ -10,11 +10,11 @@ namespace {
 
 template <class Value, class Gradient>
 __global__ void __launch_bounds__(256)
-    finish_kernel(Value value, Gradient gradient, const float* bias, const float* residual, cuda::Stored y,
+    finish_kernel(Value value, Gradient gradient, const float* bias, cuda::Stored residual, cuda::Stored y,
                   cuda::Stored slope, std::int64_t width, std::int64_t count) {
   for (std::int64_t i = cuda::grid_index(); i < count; i += cuda::grid_stride()) {
     const float x = cuda::load<float>(y, i) + (bias ? bias[i % width] : 0.0f);
-    cuda::store(y, i, value(x) + (residual ? residual[i] : 0.0f));
+    cuda::store(y, i, value(x) + (residual.data ? cuda::load<float>(residual, i) : 0.0f));
     if (slope.data) cuda::store(slope, i, gradient(x, 1.0f));
   }
 }
@@ -51,7 +51,7 @@ void CudaBackend::finish_linear(Epilogue function, const View& bias, const View&
   if (function == Epilogue::none && !bias.data && !residual.data && !slope.data) return;
   epilogue::dispatch(function, [&](auto value, auto gradient) {
     run_elements(finish_kernel<decltype(value), decltype(gradient)>, y.count(), value, gradient,
-                 bias.as<float>(), residual.as<float>(), y, slope, y.shape.at(-1), y.count());
+                 bias.as<float>(), residual, y, slope, y.shape.at(-1), y.count());
   });
 }
 

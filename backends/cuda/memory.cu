@@ -99,14 +99,22 @@ CudaDevices find_cuda_devices() {
 
 MemoryPool CudaBackend::make_pool(MemoryPool::Fit fit) {
   return MemoryPool(
-      [this](std::size_t bytes) -> void* {
+      [this, fit](std::size_t bytes) -> void* {
         use();
-        void* block = nullptr;
-        const cudaError_t error = cudaMalloc(&block, bytes);
-        if (error == cudaSuccess) return block;
-        (void)cudaGetLastError();
-        if (error != cudaErrorMemoryAllocation) cuda::check(error, "cudaMalloc");
-        return nullptr;
+        const auto ask = [&] {
+          void* block = nullptr;
+          const cudaError_t error = cudaMalloc(&block, bytes);
+          if (error == cudaSuccess) return block;
+          (void)cudaGetLastError();
+          if (error != cudaErrorMemoryAllocation) cuda::check(error, "cudaMalloc");
+          return static_cast<void*>(nullptr);
+        };
+        if (void* const block = ask()) return block;
+        // Perhaps the other pool keeps what is lacking; recordings refer to what theirs keeps.
+        MemoryPool& other = fit == MemoryPool::Fit::exact ? pool_ : recording_pool_;
+        if (other.stats().cached == 0 || (&other == &recording_pool_ && recordings_ > 0)) return nullptr;
+        other.free_cached();
+        return ask();
       },
       [this](void* block) {
         (void)cudaSetDevice(index_);

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "needle/precision.h"
+
 namespace needle {
 
 DecoderConfig DecoderConfig::of_size(std::int64_t vocabulary, std::int64_t context, std::int64_t width,
@@ -87,7 +89,10 @@ Tensor Decoder::embed(const SequenceInput& input, const Pass& pass) {
   require(!input.real.defined() || input.real.shape() == input.ids.shape(),
           "decoder: the mask must have the shape of the ids, ", input.ids.shape());
   const Tensor tokens = token_embedding_.forward(input.ids);
-  if (config_.positions == Positions::rotary) return dropout_.forward(tokens, pass);
+  const auto as_stream = [&](const Tensor& x) {
+    return dropout_.forward(x.dtype() == DType::f32 ? cast(x, residual_dtype()) : x, pass);
+  };
+  if (config_.positions == Positions::rotary) return as_stream(tokens);
   const NDArray positions = positions_of(input, pass);
   // Where the device runs ahead, nobody waits for positions that were given; looking them up tells later.
   if (positions.count() > 0 && !(input.positions.defined() && positions.device()->runs_ahead())) {
@@ -97,7 +102,7 @@ Tensor Decoder::embed(const SequenceInput& input, const Pass& pass) {
   }
   const Tensor places =
       position_embedding_ ? position_embedding_->forward(positions) : gather_rows(sinusoidal_, positions);
-  return dropout_.forward(tokens + places, pass);
+  return as_stream(tokens + places);
 }
 
 Tensor Decoder::states(const Tensor& embedded, const SequenceInput& input, const Pass& pass) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "needle/ops/reduce.h"
+
 namespace needle {
 
 NDArray position_ids(const NDArray& real, std::span<const std::int64_t> start) {
@@ -21,30 +23,37 @@ NDArray position_ids(const NDArray& real, std::span<const std::int64_t> start) {
   return NDArray::from(ids, real.shape(), real.device());
 }
 
-NDArray window_pairs(const NDArray& real, std::int64_t queries, std::int64_t window) {
+namespace {
+
+/// Whether a row has padding between its real tokens.
+bool has_gap(const NDArray& real) {
   const std::vector<bool> mask = real.to_vector<bool>();
+  const std::size_t time = static_cast<std::size_t>(real.size(1));
+  for (std::size_t start = 0; start < mask.size(); start += time) {
+    const auto row = mask.begin() + static_cast<std::ptrdiff_t>(start),
+               end = row + static_cast<std::ptrdiff_t>(time);
+    const auto ends = std::find(std::find(row, end, true), end, false);
+    if (std::find(ends, end, true) != end) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+NDArray window_pairs(const NDArray& real, std::int64_t queries, std::int64_t window) {
+  if (!real.device()->runs_ahead() && !has_gap(real)) return {};
   const std::int64_t batch = real.size(0), keys = real.size(1);
-  std::vector<std::int64_t> seen(mask.size());  // real tokens of the row up to each place
-  bool gap = false;
-  for (std::int64_t row = 0; row < batch; ++row) {
-    std::int64_t count = 0;
-    bool ended = false;
-    for (std::int64_t j = 0; j < keys; ++j) {
-      const std::size_t place = static_cast<std::size_t>(row * keys + j);
-      gap = gap || (mask[place] && ended);
-      ended = !mask[place] && count > 0;
-      seen[place] = count += mask[place];
-    }
-  }
-  if (!gap) return {};
-  std::vector<std::uint8_t> pairs;
-  for (std::int64_t row = 0; row < batch; ++row) {
-    const auto before = seen.begin() + row * keys;
-    for (std::int64_t t = keys - queries; t < keys; ++t) {
-      for (std::int64_t j = 0; j < keys; ++j) pairs.push_back(before[t] - before[j] < window);
-    }
-  }
-  return NDArray::from(pairs, {batch, 1, queries, keys}, real.device());
+  const auto within = [&](const NDArray& places) {  // [rows, keys]
+    const NDArray distance =
+        binary(Subtract{}, places.slice(1, keys - queries, keys).reshape({places.size(0), 1, queries, 1}),
+               places.reshape({places.size(0), 1, 1, keys}));
+    return binary(Less{}, distance, NDArray::scalar(static_cast<double>(window), DType::f32, real.device()));
+  };
+  // Real queries count real tokens; for PAD, of which nobody hears, places are as good.
+  const NDArray seen = cumulative_sum(Tensor(real.cast(DType::f32)), 1).array();
+  const NDArray places = NDArray::arange(keys, DType::f32, real.device()).reshape({1, keys});
+  return select(real.slice(1, keys - queries, keys).reshape({batch, 1, queries, 1}), within(seen),
+                within(places));
 }
 
 NDArray sinusoidal_table(std::int64_t count, std::int64_t width, DType dtype, Device device) {

@@ -88,7 +88,7 @@ struct LinearCrossEntropyOp final : FusedOp {
     const Device device = states.device();
     const DType dtype = inputs[1].dtype();
     const std::int64_t rows = states.size(0);
-    const NDArray losses = NDArray::zeros({rows}, dtype, device),
+    const NDArray losses = NDArray::empty({rows}, dtype, device),
                   slopes = NDArray::full({rows}, taken_factor(states.dtype()), dtype, device);
     const bool any = std::find(needs.begin(), needs.end(), true) != needs.end();
     for (std::size_t i = 0; i < inputs.size(); ++i)
@@ -126,7 +126,7 @@ struct LinearCrossEntropyOp final : FusedOp {
     const double missing = factor / taken_factor(saved.input_dtype(0));
     // Where the device runs ahead, nobody waits to see whether there is anything to multiply by.
     const bool scales = g[0].device()->runs_ahead() || missing != 1 || g[0].item() != 1;
-    const NDArray slope = scales ? unary(MultiplyScalar{missing}, g[0]) : NDArray();
+    const NDArray slope = missing != 1 ? unary(MultiplyScalar{missing}, g[0]) : g[0];
     for (int i = 0; i < saved.input_count(); ++i) {
       NDArray& gradient = gradients[static_cast<std::size_t>(i)];
       if (!into.needs(i)) continue;
@@ -197,6 +197,13 @@ Tensor cross_entropy(const Tensor& logits, const NDArray& labels, const LossOpti
   return sum(cross_entropy_rows(logits, labels, options.settings)) * factor_of(labels, options);
 }
 
+std::int64_t rows_of_chunk(std::int64_t classes, DType dtype, Device device) {
+  const std::int64_t row_bytes = classes * static_cast<std::int64_t>(size_of(dtype));
+  // A large device wants large products.
+  const std::int64_t bytes = device->runs_ahead() ? 16 * kChunkBytes : kChunkBytes;
+  return std::max<std::int64_t>(1, bytes / std::max<std::int64_t>(1, row_bytes));
+}
+
 Tensor linear_cross_entropy(const Tensor& states, const Tensor& table, const Tensor& bias,
                             const NDArray& labels, const LossOptions& options, std::int64_t chunk) {
   require_settings(states, labels, options.settings);
@@ -210,10 +217,7 @@ Tensor linear_cross_entropy(const Tensor& states, const Tensor& table, const Ten
           rows, ", got ", labels.shape());
   require(chunk >= 0, "linear_cross_entropy: a chunk must not be negative, got ", chunk);
   if (chunk == 0) {
-    const std::int64_t row_bytes = table.size(0) * static_cast<std::int64_t>(size_of(states.dtype()));
-    // A large device wants large products.
-    const std::int64_t bytes = states.device()->runs_ahead() ? 8 * kChunkBytes : kChunkBytes;
-    chunk = std::max<std::int64_t>(1, bytes / std::max<std::int64_t>(1, row_bytes));
+    chunk = rows_of_chunk(table.size(0), table.dtype(), table.device());
   }
   const Tensor operand = as_operand("linear_cross_entropy", states, table);
   Tensors inputs{reshape(operand, {labels.count(), states.size(-1)}), table};

@@ -108,7 +108,7 @@ struct LinearOp final : FusedOp {
     const DType wide = computing(inputs[1].dtype());
     const Tensor product = matmul(cast(inputs[0], wide), cast(inputs[1], wide));
     const Tensor y = apply_epilogue(epilogue, has_bias ? product + inputs[2] : product);
-    return {cast(has_residual ? y + inputs.back() : y, result)};
+    return {cast(has_residual ? y + cast(inputs.back(), wide) : y, result)};
   }
 
   NDArrays compute(const NDArrays& inputs) override {
@@ -192,8 +192,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Epilogu
   require(x.rank() > 0 && weight.rank() == 2 && x.size(-1) == weight.size(0),
           "linear: wants [..., in] x [in, out], got ", x.shape(), " x ", weight.shape());
   const Tensor operand = as_operand("linear", x, weight);
-  const DType wide = computing(weight.dtype());  // of everything that is added to the product
-  const DType dtype = result.value_or(residual.defined() ? wide : operand.dtype());
+  const DType wide = computing(weight.dtype());
+  const DType dtype = result.value_or(residual.defined() ? residual.dtype() : operand.dtype());
   require(dtype == operand.dtype() || dtype == wide, "linear: a result of ", name_of(operand.dtype()), " x ",
           name_of(weight.dtype()), " cannot be ", name_of(dtype));
   if (!bias.defined() && epilogue == Epilogue::none && !residual.defined() &&
@@ -210,10 +210,11 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Epilogu
             residual.shape());
     inputs.push_back(residual);
   }
-  for (std::size_t i = 2; i < inputs.size(); ++i) {
-    require(inputs[i].dtype() == wide, "linear: wants bias and residual of ", name_of(wide), ", got ",
-            name_of(inputs[i].dtype()));
-  }
+  require(!bias.defined() || bias.dtype() == wide, "linear: wants a bias of ", name_of(wide), ", got ",
+          bias.defined() ? name_of(bias.dtype()) : "");
+  require(!residual.defined() || residual.dtype() == wide || residual.dtype() == operand.dtype(),
+          "linear: wants a residual of ", name_of(wide), " or ", name_of(operand.dtype()), ", got ",
+          residual.defined() ? name_of(residual.dtype()) : "");
   return apply_op<LinearOp>(inputs, epilogue, bias.defined(), residual.defined(), dtype);
 }
 

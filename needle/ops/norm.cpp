@@ -41,10 +41,11 @@ struct NormOp final : FusedOp {
   int bias_index() const { return has_weight ? 2 : 1; }
 
   Tensors definition(const Tensors& inputs) const override {
+    const Tensor x = cast(inputs[0], computing(inputs[0].dtype()));
     const Tensor weight = has_weight ? inputs[1] : Tensor();
     const Tensor bias = has_bias ? inputs[static_cast<std::size_t>(bias_index())] : Tensor();
-    return {cast(kind == NormKind::layer ? layer_norm_definition(inputs[0], weight, bias, epsilon)
-                                         : rms_norm_definition(inputs[0], weight, epsilon),
+    return {cast(kind == NormKind::layer ? layer_norm_definition(x, weight, bias, epsilon)
+                                         : rms_norm_definition(x, weight, epsilon),
                  result)};
   }
 
@@ -94,12 +95,13 @@ Tensor norm(NormKind kind, const char* name, const Tensor& x, const Tensor& weig
     if (!parameter.defined()) continue;
     require(parameter.shape() == Shape{width}, name, ": wants a weight and bias of shape [", width, "], got ",
             parameter.shape());
-    require_same_dtype(name, x.array(), parameter.array());
+    require(parameter.dtype() == computing(x.dtype()), name, ": wants a weight and bias of ",
+            name_of(computing(x.dtype())), " for ", name_of(x.dtype()), ", got ", name_of(parameter.dtype()));
     inputs.push_back(parameter);
   }
   const DType dtype = result.value_or(x.dtype());
-  require(dtype == x.dtype() || (x.dtype() == DType::f32 && is_half(dtype)), name, ": a result of ",
-          name_of(x.dtype()), " cannot be ", name_of(dtype));
+  require(dtype == x.dtype() || (x.dtype() == DType::f32 && is_half(dtype)) || dtype == computing(x.dtype()),
+          name, ": a result of ", name_of(x.dtype()), " cannot be ", name_of(dtype));
   return apply_op<NormOp>(inputs, kind, epsilon, weight.defined(), bias.defined(), dtype);
 }
 

@@ -32,6 +32,7 @@ const auto each_setting = [](auto& s, const auto& visit) {
   visit("clip", s.clip);
   visit("label_smoothing", s.label_smoothing);
   visit("precision", s.precision);
+  visit("half_residual", s.half_residual);
   visit("seed", s.seed);
   visit("evaluate_every", s.evaluate_every);
   visit("save_every", s.save_every);
@@ -66,6 +67,9 @@ void TrainSettings::validate() const {
   at_least("seed", static_cast<double>(seed), 0);
   require(label_smoothing >= 0 && label_smoothing <= 1, "train: label-smoothing must be in [0, 1], got ",
           label_smoothing);
+  require(!half_residual || is_half(precision),
+          "train: half-residual keeps the residual stream as narrow as products are; it wants precision bf16 "
+          "or f16");
   require(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1, "train: betas must be in [0, 1), got ", beta1,
           " and ", beta2);
   require(momentum >= 0 && momentum < 1, "train: momentum must be in [0, 1), got ", momentum);
@@ -81,7 +85,10 @@ void to_json(nlohmann::json& json, const TrainSettings& settings) {
 
 void from_json(const nlohmann::json& json, TrainSettings& settings) {
   nlohmann::json complete = json;
-  if (complete.is_object()) complete.emplace("precision", "f32");  // runs of before there was a choice
+  if (complete.is_object()) {  // runs of before there was a choice
+    complete.emplace("precision", "f32");
+    complete.emplace("half_residual", false);
+  }
   settings_from_json("training settings", complete, settings, each_setting);
   settings.validate();
 }

@@ -48,6 +48,7 @@ struct TrainSettings {
   double clip = 1;  ///< limit of the gradient's norm; 0: none
   double label_smoothing = 0;
   DType precision = DType::f32;  ///< of the operands of products, and of activations between them
+  bool half_residual = false;    ///< keeps the residual stream in that type too
   std::int64_t seed = 1;
   std::int64_t evaluate_every = 500, save_every = 1000;
 

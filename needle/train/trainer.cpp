@@ -115,7 +115,7 @@ Trainer::StepInput Trainer::next_input(DataPosition& position) {
 }
 
 NDArray Trainer::add_gradients(const StepInput& input, Generator& random) {
-  const PrecisionScope precision(settings_.precision);
+  const PrecisionScope precision(settings_.precision, settings_.half_residual);
   LossOptions options;
   options.settings.label_smoothing = settings_.label_smoothing;
   options.divisor = static_cast<double>(input.valid_targets);
@@ -155,9 +155,7 @@ void Trainer::do_recorded_step(const StepInput& input) {
     recorded_ = input;
     return;
   }
-  // A window over padded rows is worked out on the host.
-  if (!recorded_->fits(input) || (settings_.model.window > 0 && input.inputs[0].real.defined()))
-    return do_step(input);
+  if (!recorded_->fits(input)) return do_step(input);
   recorded_->assign(input);
   const std::uint64_t from = random_.position();
   if (recording_->run([&] { do_step(*recorded_); }, from - recorded_from_)) {
@@ -236,7 +234,8 @@ StepResult Trainer::rehearse_step() {
   result.tokens = input.tokens;
   if (input.valid_targets > 0) {
     result.loss = add_gradients(input, random).item();
-    result.gradient_norm = gradient_norm(parameters_, settings_.clip).norm;
+    result.gradient_norm =
+        gradient_norm(parameters_, settings_.clip).norm / optimizer_->step_state().loss_scale;
   }
   optimizer_->clear_gradients();
   result.seconds = now() - start;
@@ -244,7 +243,7 @@ StepResult Trainer::rehearse_step() {
 }
 
 Evaluation Trainer::evaluate() {
-  const PrecisionScope precision(settings_.precision);
+  const PrecisionScope precision(settings_.precision, settings_.half_residual);
   const Evaluation result = needle::evaluate(model_, data_.validation_batches(settings_.batch), device_);
   best_validation_ = std::min(best_validation_, result.loss);
   return result;
