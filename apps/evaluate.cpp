@@ -23,7 +23,7 @@ struct EvaluateOptions {
 
 /// The whole file, by the vocabulary of the model.
 std::vector<Batch> batches_of(const EvaluateOptions& options, const SavedModel& saved) {
-  const std::int64_t context = saved.model.context();
+  const std::int64_t context = saved.model->context();
   if (options.text.empty())
     return batches_of_lines(options.lines, saved.tokenizer, {.context = context}, options.batch);
   return batches_of_text(options.text, saved.tokenizer, context, options.batch);
@@ -33,7 +33,7 @@ void run_evaluation(const EvaluateOptions& options) {
   require(options.lines.empty() != options.text.empty(), "evaluate: wants one of --lines and --text");
   const Device device = use(options.compute);
   SavedModel saved = load_saved_model(options.checkpoint, device);
-  const Evaluation result = evaluate(saved.model, batches_of(options, saved), device);
+  const Evaluation result = evaluate(*saved.model, batches_of(options, saved), device);
   if (options.json) {
     const nlohmann::json object{{"checkpoint", saved.folder.string()},
                                 {"file", options.lines + options.text},

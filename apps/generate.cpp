@@ -26,7 +26,7 @@ void run_generation(const GenerateOptions& options) {
   const Device device = use(options.compute);
   SavedModel saved = load_saved_model(options.checkpoint, device);
   const DataSource source = saved.settings.data.source;
-  for (const Writing& answer : write_texts(saved.model, saved.tokenizer, source, writing, device)) {
+  for (const Writing& answer : write_texts(*saved.model, saved.tokenizer, source, writing, device)) {
     const std::string text = writing.prompt + answer.text;
     if (options.json)
       print_json({{"text", text}, {"ended", answer.ended}});

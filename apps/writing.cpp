@@ -4,6 +4,7 @@
 
 #include "needle/generate/generator.h"
 #include "needle/io/checkpoint.h"
+#include "needle/models/model.h"
 
 namespace needle {
 
@@ -14,8 +15,8 @@ SavedModel load_saved_model(const std::filesystem::path& path, Device device) {
           ": its tokenizer has ", run.tokenizer.vocabulary_size(), " ids, its model ",
           run.settings.model.vocabulary);
   Generator overwritten(0);
-  SavedModel saved{folder, run.settings, run.tokenizer, Decoder(run.settings.model, overwritten, device)};
-  load_checkpoint(folder, saved.model);
+  SavedModel saved{folder, run.settings, run.tokenizer, make_model(run.settings.model, overwritten, device)};
+  load_checkpoint(folder, *saved.model);
   return saved;
 }
 
@@ -34,7 +35,7 @@ std::vector<std::int64_t> prompt_ids(const Tokenizer& tokenizer, DataSource sour
 
 }  // namespace
 
-std::vector<Writing> write_texts(Decoder& model, const Tokenizer& tokenizer, DataSource source,
+std::vector<Writing> write_texts(SequenceModel& model, const Tokenizer& tokenizer, DataSource source,
                                  const WritingSettings& settings, Device device) {
   const std::vector<std::int64_t> prompt = prompt_ids(tokenizer, source, settings.prompt);
   const std::int64_t room = model.context() - static_cast<std::int64_t>(prompt.size()) + 1;

@@ -15,7 +15,7 @@ struct SavedModel {
   std::filesystem::path folder;  ///< of the checkpoint
   TrainSettings settings;        ///< of the run that trained it
   Tokenizer tokenizer;
-  Decoder model;
+  std::unique_ptr<SequenceModel> model;
 };
 /// Reads the checkpoint `path`, or the newest one of the run `path`.
 SavedModel load_saved_model(const std::filesystem::path& path, Device device);
@@ -36,7 +36,7 @@ struct Writing {
 };
 
 /// Texts by a model that was trained on data of the kind `source`. The same settings give the same texts.
-std::vector<Writing> write_texts(Decoder& model, const Tokenizer& tokenizer, DataSource source,
+std::vector<Writing> write_texts(SequenceModel& model, const Tokenizer& tokenizer, DataSource source,
                                  const WritingSettings& settings, Device device);
 
 }  // namespace needle

@@ -77,10 +77,11 @@ TEST(Sampler, DrawsByTheProbabilities) {
 
 /// A model whose rows say what they are told to, whatever they read: row r's step s gives script[r][s].
 struct Scripted : SequenceModel {
-  Scripted(Prompts lines, Device where) : script(std::move(lines)), device(where) {}
+  Scripted(Prompts lines, Device where) : script(std::move(lines)), device(where) { shape.vocabulary = 10; }
   Prompts script;
   Device device;
   std::int64_t steps = 0;
+  ModelConfig shape;
 
   Tensor embed(const SequenceInput& input, const Pass&) override {
     return Tensor(NDArray::zeros({input.ids.size(0), input.ids.size(1), 1}, DType::f32, device));
@@ -95,7 +96,7 @@ struct Scripted : SequenceModel {
   Cache empty_state(std::int64_t batch, std::int64_t longest) override {
     return Cache(1, batch, 1, longest, 1, DType::f32, device);
   }
-  std::int64_t vocabulary_size() const override { return 10; }
+  const ModelConfig& config() const override { return shape; }
   std::int64_t context() const override { return 0; }
   void list(Parts&) override {}
 };

@@ -47,16 +47,16 @@ TEST_P(ModelsTest, EveryParameterReceivesAGradient) {
 TEST_P(ModelsTest, ConfigsSurviveJson) {
   for (const auto& [name, config] : various_decoders()) {
     const nlohmann::json json = config;
-    EXPECT_EQ(nlohmann::json(json.get<DecoderConfig>()), nlohmann::json(config.resolved())) << name;
+    EXPECT_EQ(nlohmann::json(json.get<ModelConfig>()), nlohmann::json(config.resolved())) << name;
   }
   nlohmann::json json = various_decoders()[0].config;
   json["layrs"] = 3;
-  EXPECT_TRUE(contains(error_of([&] { json.get<DecoderConfig>(); }), {"layrs"}));
+  EXPECT_TRUE(contains(error_of([&] { json.get<ModelConfig>(); }), {"layrs"}));
   json.erase("layrs");
   json.erase("width");
-  EXPECT_TRUE(contains(error_of([&] { json.get<DecoderConfig>(); }), {"width", "missing"}));
+  EXPECT_TRUE(contains(error_of([&] { json.get<ModelConfig>(); }), {"width", "missing"}));
   json["width"] = "wide";
-  EXPECT_TRUE(contains(error_of([&] { json.get<DecoderConfig>(); }), {"width", "wide"}));
+  EXPECT_TRUE(contains(error_of([&] { json.get<ModelConfig>(); }), {"width", "wide"}));
 }
 
 TEST_P(ModelsTest, ImpossibleConfigsAreErrorsThatSayWhy) {

@@ -30,6 +30,14 @@ struct Batch {
   std::vector<std::int64_t> labels;     ///< the token to predict, or the ignore index
   std::vector<std::uint8_t> real;       ///< 1 where the input is a token, 0 where it is PAD
   std::int64_t valid_targets = 0;       ///< labels that are scored
+
+  /// How far back the first token lies that tells the label; -1 where nobody knows. Empty for most data.
+  std::vector<std::int64_t> distances;
+  std::int64_t source_time = 0;  ///< what is translated: source_ids and source_real [rows, source time]
+  std::vector<std::int64_t> source_ids;   ///< empty where nothing is
+  std::vector<std::uint8_t> source_real;  ///< 1 where the source has a token
+  std::int64_t feature_width = 0;  ///< positions that are no tokens: features [rows, time, feature width]
+  std::vector<float> features;     ///< empty where ids are read
 };
 
 /// Rows without BOS and EOS: the inputs of each are BOS and its tokens, its labels the tokens and EOS. A row

@@ -7,38 +7,6 @@
 
 namespace needle {
 
-DecoderConfig DecoderConfig::of_size(std::int64_t vocabulary, std::int64_t context, std::int64_t width,
-                                     std::int64_t layers, std::int64_t heads) {
-  DecoderConfig config;
-  config.vocabulary = vocabulary;
-  config.context = context;
-  config.width = width;
-  config.layers = layers;
-  config.heads = heads;
-  return config;
-}
-
-DecoderConfig DecoderConfig::resolved() const {
-  const auto positive = [](const char* name, std::int64_t value) {
-    require(value > 0, "model: ", name, " must be positive, got ", value);
-  };
-  positive("vocabulary", vocabulary);
-  positive("context", context);
-  positive("layers", layers);
-  constexpr std::int64_t kMost = std::int64_t{1} << 31;
-  for (const std::int64_t size : {vocabulary, context, layers})
-    require(size < kMost, "model: a size of ", size, " is too large");
-  DecoderConfig full = *this;
-  static_cast<BlockConfig&>(full) = BlockConfig::resolved();
-  return full;
-}
-
-std::int64_t DecoderConfig::parameter_count() const {
-  return vocabulary * width + (positions == Positions::learned ? context * width : 0) +
-         layers * BlockConfig::parameter_count() + (order == NormOrder::pre ? norm_parameter_count() : 0) +
-         (tied ? 0 : (width + (bias ? 1 : 0)) * vocabulary);
-}
-
 namespace {
 
 Init init_of(const DecoderConfig& config, Generator& random, Device device, DType dtype) {
@@ -47,7 +15,7 @@ Init init_of(const DecoderConfig& config, Generator& random, Device device, DTyp
 }
 
 /// Throws where the matrices alone do not fit into the device's memory.
-const DecoderConfig& fitting(const DecoderConfig& config, Device device, DType dtype) {
+ModelConfig fitting(const ModelConfig& config, Device device, DType dtype) {
   const double width = static_cast<double>(config.width),
                rows = static_cast<double>(config.layers) * (2 * width + 2 * static_cast<double>(config.ffn)) +
                       static_cast<double>(config.vocabulary);
@@ -60,10 +28,10 @@ const DecoderConfig& fitting(const DecoderConfig& config, Device device, DType d
 
 }  // namespace
 
-Decoder::Decoder(const DecoderConfig& config, Generator& random, Device device, DType dtype)
+Decoder::Decoder(const ModelConfig& config, Generator& random, Device device, DType dtype)
     : Decoder(fitting(config.resolved(), device, dtype), init_of(config, random, device, dtype)) {}
 
-Decoder::Decoder(const DecoderConfig& config, const Init& init)
+Decoder::Decoder(const ModelConfig& config, const Init& init)
     : config_(config), token_embedding_(config.vocabulary, config.width, init), dropout_(config.dropout) {
   if (config.positions == Positions::learned) position_embedding_.emplace(config.context, config.width, init);
   if (config.positions == Positions::sinusoidal) {

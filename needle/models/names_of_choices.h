@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "needle/nn/attention.h"
+#include "needle/models/model_config.h"
 
 namespace needle {
 
@@ -19,6 +19,16 @@ inline ChoiceNames<Activation> names_of(Activation) {
           {"gelu", Activation::gelu},
           {"gelu-tanh", Activation::gelu_tanh},
           {"gated", Activation::gated}};
+}
+inline ChoiceNames<ModelKind> names_of(ModelKind) {
+  return {{"decoder", ModelKind::decoder},
+          {"encoder", ModelKind::encoder},
+          {"encoder-decoder", ModelKind::encoder_decoder},
+          {"rnn", ModelKind::rnn},
+          {"gru", ModelKind::gru},
+          {"lstm", ModelKind::lstm},
+          {"convolution", ModelKind::convolution},
+          {"patches", ModelKind::patches}};
 }
 inline ChoiceNames<NormKind> names_of(NormKind) {
   return {{"layer", NormKind::layer}, {"rms", NormKind::rms}};

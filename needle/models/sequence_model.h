@@ -1,7 +1,7 @@
 // The one interface of all sequence models.
 #pragma once
 
-#include "needle/nn/attention.h"
+#include "needle/models/model_config.h"
 #include "needle/ops/cross_entropy.h"
 
 namespace needle {
@@ -11,6 +11,11 @@ struct SequenceInput {
   NDArray ids;        ///< i64 [batch, time]
   NDArray real;       ///< bool [batch, time]: true = a real token; none: all real
   NDArray positions;  ///< i64 [batch, time]; none: counted from `real`
+
+  NDArray source_ids = {};   ///< i64 [batch, source time]: what an encoder-decoder translates
+  NDArray source_real = {};  ///< bool [batch, source time]; none: all real
+  NDArray features =
+      {};  ///< f32 [batch, time, feature width]: positions that are no tokens, as an image's patches
 };
 
 /// ids -> embedded -> states -> logits, in three steps: so that the boundary check differentiates from the
@@ -29,7 +34,8 @@ class SequenceModel : public Module {
   }
   /// Room to remember `longest` positions of `batch` rows. An Error for models that cannot go on from a past.
   virtual Cache empty_state(std::int64_t batch, std::int64_t longest) = 0;
-  virtual std::int64_t vocabulary_size() const = 0;
+  virtual const ModelConfig& config() const = 0;
+  std::int64_t vocabulary_size() const { return config().vocabulary; }
   /// The most positions it can read; 0: no limit.
   virtual std::int64_t context() const = 0;
 

@@ -8,6 +8,7 @@ Cache::Cache(int layers, std::int64_t batch, std::int64_t key_heads, std::int64_
              std::int64_t key_width, DType dtype, Device device)
     : batch_(batch),
       longest_(longest),
+      kept_(static_cast<std::size_t>(layers)),
       real_(static_cast<std::size_t>(batch * longest)),
       lengths_(static_cast<std::size_t>(batch)),
       device_(device) {
@@ -20,6 +21,9 @@ Cache::Cache(int layers, std::int64_t batch, std::int64_t key_heads, std::int64_
 std::size_t Cache::bytes() const {
   std::size_t total = 0;
   for (const LayerCache& layer : layers_) total += layer.key.bytes() + layer.value.bytes();
+  for (const std::vector<NDArray>& arrays : kept_) {
+    for (const NDArray& array : arrays) total += array.bytes();
+  }
   return total;
 }
 

@@ -1,4 +1,5 @@
-// The key/value cache: what attention layers keep of earlier positions, so that a step feeds only new tokens.
+// What layers keep of earlier positions, so that a step feeds only new tokens: attention its keys and values,
+// others what they say.
 #pragma once
 
 #include <vector>
@@ -20,6 +21,13 @@ class Cache {
   Cache(int layers, std::int64_t batch, std::int64_t key_heads, std::int64_t longest, std::int64_t key_width,
         DType dtype, Device device);
 
+  /// For layers without attention, which keep what they like in kept().
+  Cache(int layers, std::int64_t batch, Device device)
+      : batch_(batch), kept_(static_cast<std::size_t>(layers)), device_(device) {}
+
+  /// A recurrent layer's state, the last inputs of a convolution; empty before the first pass.
+  std::vector<NDArray>& kept(int layer) { return kept_.at(static_cast<std::size_t>(layer)); }
+
   std::int64_t batch() const { return batch_; }
   std::int64_t longest() const { return longest_; }
   /// Positions held so far.
@@ -40,8 +48,9 @@ class Cache {
   void finish();
 
  private:
-  std::int64_t batch_, longest_, past_ = 0, time_ = 0;
+  std::int64_t batch_, longest_ = 0, past_ = 0, time_ = 0;
   std::vector<LayerCache> layers_;
+  std::vector<std::vector<NDArray>> kept_;
   std::vector<std::uint8_t> real_;  // [batch, longest]
   std::vector<std::int64_t> lengths_;
   NDArray key_mask_;

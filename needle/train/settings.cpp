@@ -40,8 +40,8 @@ const auto each_setting = [](auto& s, const auto& visit) {
 
 }  // namespace
 
-DecoderConfig small_decoder() {
-  DecoderConfig config;
+ModelConfig small_decoder() {
+  ModelConfig config;
   config.context = 80;
   config.layers = 3;
   config.positions = Positions::rotary;

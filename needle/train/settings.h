@@ -29,12 +29,12 @@ struct DataSettings {
 };
 
 /// The decoder that the default run trains.
-DecoderConfig small_decoder();
+ModelConfig small_decoder();
 
 /// A whole run. The defaults learn the built-in corpus in about two minutes on two cores.
 struct TrainSettings {
   DataSettings data;
-  DecoderConfig model = small_decoder();  ///< its vocabulary is the data's
+  ModelConfig model = small_decoder();  ///< its vocabulary is the data's
   OptimizerKind optimizer = OptimizerKind::adamw;
   std::int64_t steps = 5000;
   std::int64_t batch = 16;      ///< examples of one pass

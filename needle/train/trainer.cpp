@@ -7,6 +7,7 @@
 
 #include "backends/clock.h"
 #include "needle/io/checkpoint.h"
+#include "needle/models/model.h"
 #include "needle/observer.h"
 #include "needle/precision.h"
 
@@ -75,8 +76,8 @@ Trainer::Trainer(const TrainSettings& settings, Dataset& data, Device device)
       data_(data),
       device_(device),
       random_(static_cast<std::uint64_t>(settings.seed)),
-      model_(settings_.model, random_, device),
-      parameters_(model_.parameters()),
+      model_(make_model(settings_.model, random_, device)),
+      parameters_(model_->parameters()),
       optimizer_(make_optimizer(settings_, parameters_)) {
   if (settings_.precision == DType::f16) optimizer_->set_loss_scale(kFirstLossScale);
 }
@@ -122,7 +123,7 @@ NDArray Trainer::add_gradients(const StepInput& input, Generator& random) {
   const Pass pass{true, &random};
   NDArray total;
   for (std::size_t i = 0; i < input.inputs.size(); ++i) {
-    const Tensor loss = model_.loss(input.inputs[i], input.labels[i], options, pass);
+    const Tensor loss = model_->loss(input.inputs[i], input.labels[i], options, pass);
     total = total.defined() ? binary(Add{}, total, loss.array()) : loss.array();
     if (settings_.precision == DType::f16)
       loss.backward(optimizer_->loss_scale());
@@ -244,7 +245,7 @@ StepResult Trainer::rehearse_step() {
 
 Evaluation Trainer::evaluate() {
   const PrecisionScope precision(settings_.precision, settings_.half_residual);
-  const Evaluation result = needle::evaluate(model_, data_.validation_batches(settings_.batch), device_);
+  const Evaluation result = needle::evaluate(*model_, data_.validation_batches(settings_.batch), device_);
   best_validation_ = std::min(best_validation_, result.loss);
   return result;
 }
@@ -268,7 +269,7 @@ void Trainer::save(const std::filesystem::path& folder) {
                    {"training", settings_},
                    {"tokenizer", data_.tokenizer().to_json()},
                    {"state", state}},
-                  model_, *optimizer_);
+                  *model_, *optimizer_);
 }
 
 void Trainer::load(const std::filesystem::path& folder) {
@@ -286,7 +287,7 @@ void Trainer::load(const std::filesystem::path& folder) {
     const Generator random(state.at("random_seed").get<std::uint64_t>(),
                            state.at("random_position").get<std::uint64_t>());
     const double best = state.value("best_validation", std::numeric_limits<double>::infinity());
-    load_checkpoint(folder, model_, *optimizer_);
+    load_checkpoint(folder, *model_, *optimizer_);
     if (recording_) record_steps();  // anew, since the old one knows other arrays
     optimizer_->set_steps(optimizer_steps);
     if (settings_.precision == DType::f16)
@@ -301,7 +302,7 @@ void Trainer::load(const std::filesystem::path& folder) {
 SavedRun load_saved_run(const std::filesystem::path& folder) {
   return read_checkpoint(folder, [](const json& saved) {
     SavedRun run{saved.at("training").get<TrainSettings>(), Tokenizer::from_json(saved.at("tokenizer"))};
-    run.settings.model = saved.at("model").get<DecoderConfig>();
+    run.settings.model = saved.at("model").get<ModelConfig>();
     return run;
   });
 }

@@ -39,7 +39,7 @@ NDArray labels_of(const Batch& batch, Device device);
 /// The loss of `batches`, without recording and without dropout.
 Evaluation evaluate(SequenceModel& model, const std::vector<Batch>& batches, Device device);
 
-/// Trains a decoder on a data set, and can be saved and go on as if it had never stopped.
+/// Trains a sequence model on a data set, and can be saved and go on as if it had never stopped.
 class Trainer {
  public:
   /// The model's vocabulary is that of `data`, which must outlive the trainer. Throws on impossible settings.
@@ -70,7 +70,7 @@ class Trainer {
   /// Takes it up again, exactly. Throws, before anything changes, unless the data is the same.
   void load(const std::filesystem::path& folder);
 
-  Decoder& model() { return model_; }
+  SequenceModel& model() { return *model_; }
   const Optimizer& optimizer() const { return *optimizer_; }
   const Dataset& data() const { return data_; }
   const TrainSettings& settings() const { return settings_; }
@@ -99,7 +99,7 @@ class Trainer {
   Dataset& data_;
   Device device_;
   Generator random_;
-  Decoder model_;
+  std::unique_ptr<SequenceModel> model_;
   std::vector<Parameter> parameters_;
   std::unique_ptr<Optimizer> optimizer_;
   DataPosition position_;

@@ -1,0 +1,24 @@
+#include "needle/models/model.h"
+
+#include "needle/models/decoder.h"
+
+namespace needle {
+
+std::unique_ptr<SequenceModel> make_model(const ModelConfig& config, Generator& random, Device device,
+                                          DType dtype) {
+  switch (config.kind) {
+    case ModelKind::decoder:
+      return std::make_unique<Decoder>(config, random, device, dtype);
+    case ModelKind::encoder:
+    case ModelKind::encoder_decoder:
+    case ModelKind::rnn:
+    case ModelKind::gru:
+    case ModelKind::lstm:
+    case ModelKind::convolution:
+    case ModelKind::patches:
+      break;
+  }
+  fail("model: no such kind yet");
+}
+
+}  // namespace needle
