@@ -38,9 +38,9 @@ std::vector<std::int64_t> prompt_ids(const Tokenizer& tokenizer, DataSource sour
 std::vector<Writing> write_texts(SequenceModel& model, const Tokenizer& tokenizer, DataSource source,
                                  const WritingSettings& settings, Device device) {
   const std::vector<std::int64_t> prompt = prompt_ids(tokenizer, source, settings.prompt);
-  const std::int64_t room = model.context() - static_cast<std::int64_t>(prompt.size()) + 1;
-  require(room > 0, "generate: a prompt of ", prompt.size(), " tokens does not fit the context of ",
-          model.context());
+  const std::int64_t context = model.config().context,
+                     room = context - static_cast<std::int64_t>(prompt.size()) + 1;
+  require(room > 0, "generate: a prompt of ", prompt.size(), " tokens does not fit the context of ", context);
   GenerateSettings how;
   how.new_tokens = settings.new_tokens == 0 ? room : settings.new_tokens;
   how.end = source == DataSource::text ? -1 : kEndId;

@@ -1,6 +1,8 @@
 #include "needle/models/model.h"
 
+#include "needle/models/convolutional.h"
 #include "needle/models/decoder.h"
+#include "needle/models/recurrent.h"
 
 namespace needle {
 
@@ -9,12 +11,14 @@ std::unique_ptr<SequenceModel> make_model(const ModelConfig& config, Generator& 
   switch (config.kind) {
     case ModelKind::decoder:
       return std::make_unique<Decoder>(config, random, device, dtype);
-    case ModelKind::encoder:
-    case ModelKind::encoder_decoder:
     case ModelKind::rnn:
     case ModelKind::gru:
     case ModelKind::lstm:
+      return std::make_unique<RecurrentModel>(config, random, device, dtype);
     case ModelKind::convolution:
+      return std::make_unique<ConvolutionalModel>(config, random, device, dtype);
+    case ModelKind::encoder:
+    case ModelKind::encoder_decoder:
     case ModelKind::patches:
       break;
   }

@@ -79,13 +79,27 @@ std::int64_t ModelConfig::receptive_field() const {
   return reach;
 }
 
+std::int64_t ModelConfig::parameter_count() const {
+  if (has_attention()) return DecoderConfig::parameter_count();
+  const std::int64_t square = width * width, bias_count = bias ? width : 0;
+  std::int64_t layer = norm_parameter_count();
+  if (is_recurrent()) {
+    const std::int64_t gates = kind == ModelKind::rnn ? 1 : kind == ModelKind::gru ? 3 : 4;
+    layer += 2 * gates * (square + bias_count);
+  } else {
+    layer += kernel * square + bias_count;
+  }
+  return vocabulary * width + layers * layer + norm_parameter_count() +
+         (tied ? 0 : (width + (bias ? 1 : 0)) * vocabulary);
+}
+
 ModelConfig ModelConfig::resolved() const {
   require(kernel >= 1, "model: kernel must be at least 1, got ", kernel);
   require(!dilations.empty() && *std::min_element(dilations.begin(), dilations.end()) >= 1,
           "model: dilations must be at least 1");
   require(features >= 0, "model: features must not be negative, got ", features);
   ModelConfig result = *this;
-  if (!has_attention()) result.heads = 1, result.key_value_heads = 1;
+  if (!has_attention()) result.heads = 1, result.key_value_heads = 1, result.order = NormOrder::pre;
   static_cast<DecoderConfig&>(result) = result.DecoderConfig::resolved();
   return result;
 }

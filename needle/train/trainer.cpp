@@ -9,6 +9,8 @@
 #include "needle/io/checkpoint.h"
 #include "needle/models/model.h"
 #include "needle/observer.h"
+#include "needle/ops/reduce.h"
+#include "needle/ops/shape.h"
 #include "needle/precision.h"
 
 namespace needle {
@@ -57,17 +59,53 @@ NDArray labels_of(const Batch& batch, Device device) {
   return NDArray::from(batch.labels, {batch.rows, batch.time}, device);
 }
 
+namespace {
+
+/// Counts the predictions of a batch, and adds up their losses.
+void count(const Batch& batch, const std::vector<double>& losses, const std::vector<std::int64_t>& predicted,
+           Evaluation& result) {
+  for (std::int64_t row = 0; row < batch.rows; ++row) {
+    bool all = true, any = false;
+    for (std::int64_t t = 0; t < batch.time; ++t) {
+      const auto place = static_cast<std::size_t>(row * batch.time + t);
+      if (batch.labels[place] == CrossEntropySettings{}.ignore_index) continue;
+      const bool hit = predicted[place] == batch.labels[place];
+      any = true, all = all && hit;
+      result.loss += losses[place];
+      result.tokens.hit += hit, ++result.tokens.targets;
+      if (batch.distances.empty() || batch.distances[place] < 0) continue;
+      Hits& there = result.by_distance[batch.distances[place]];
+      there.hit += hit, ++there.targets;
+    }
+    result.rows.hit += any && all, result.rows.targets += any;
+  }
+}
+
+}  // namespace
+
 Evaluation evaluate(SequenceModel& model, const std::vector<Batch>& batches, Device device) {
   const NoGrad off;
-  LossOptions sum;
-  sum.divisor = 1;
   Evaluation result;
-  double total = 0;
   for (const Batch& batch : batches) {
-    total += model.loss(input_of(batch, device), labels_of(batch, device), sum).item();
-    result.targets += batch.valid_targets;
+    const SequenceInput input = input_of(batch, device);
+    const Tensor states = model.states(model.embed(input, {}), input, {});
+    const std::int64_t places = batch.rows * batch.time;
+    const Tensor rows = reshape(states, {places, states.size(-1)});
+    const NDArray labels = labels_of(batch, device).reshape({places});
+    const std::int64_t chunk = rows_of_chunk(model.vocabulary_size(), DType::f32, device);
+    std::vector<double> losses;
+    std::vector<std::int64_t> predicted;
+    for (std::int64_t start = 0; start < places; start += chunk) {
+      const std::int64_t end = std::min(places, start + chunk);
+      const Tensor logits = model.head(slice(rows, 0, start, end));
+      std::ranges::copy(cross_entropy_rows(logits, labels.slice(0, start, end)).array().to_vector<double>(),
+                        std::back_inserter(losses));
+      std::ranges::copy(argmax(logits.array()).to_vector<std::int64_t>(), std::back_inserter(predicted));
+    }
+    count(batch, losses, predicted, result);
   }
-  result.loss = result.targets > 0 ? total / static_cast<double>(result.targets) : 0;
+  result.targets = result.tokens.targets;
+  if (result.targets > 0) result.loss /= static_cast<double>(result.targets);
   return result;
 }
 
