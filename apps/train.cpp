@@ -15,11 +15,17 @@ namespace needle {
 namespace {
 
 void add_data_options(CLI::App& command, TrainOptions& options) {
+  ChoiceNames<DataSource> built_in = names_of(DataSource{});
+  std::erase_if(built_in, [](const auto& named) { return is_file(named.second); });
+  add_choice(command, "--task", options.settings.data.source, "Train on built-in data", built_in)
+      ->group("Data");
+  add_value(command, "--distance", options.settings.data.distance,
+            "How far back copy, recall and brackets ask, in positions; 0: 24")
+      ->group("Data");
   command.add_option("--lines", options.lines, "Train on a file, one line a row")
       ->type_name("FILE")
       ->group("Data");
-  command
-      .add_option("--text", options.text, "Train on windows of a file's text; neither: the built-in corpus")
+  command.add_option("--text", options.text, "Train on windows of a file's text")
       ->type_name("FILE")
       ->group("Data");
   add_choice(command, "--tokens", options.settings.data.tokens, "What a token of the file is")->group("Data");
@@ -40,7 +46,7 @@ void add_model_options(CLI::App& command, DecoderConfig& model) {
   value("--heads", model.heads, "Attention heads");
   value("--key-value-heads", model.key_value_heads,
         "Key/value heads, each serving an equal run of heads; 0: as many as heads");
-  value("--context", model.context, "Most positions that are read");
+  value("--context", model.context, "Most positions that are read; a task's default is its longest row");
   value("--ffn", model.ffn, "Inner width of the feed-forward layers; 0: 4 times the width");
   choice("--activation", model.activation, "Of the feed-forward layers");
   value("--dropout", model.dropout, "Chance to drop an element");
@@ -156,7 +162,9 @@ void add_train(CLI::App& program, Outcome&) {
               "train: ", name, " must not be empty");
     }
     require(!options->overwrite || !options->out.empty(), "train: --overwrite wants --out");
-    require(options->lines.empty() || options->text.empty(), "train: --lines and --text exclude each other");
+    require(command->count("--task") + command->count("--lines") + command->count("--text") <= 1,
+            "train: --task, --lines and --text exclude each other");
+    options->context_given = command->count("--context") > 0;
     if (!options->resume.empty()) refuse_changes(*command);
     stop_at_interrupt();
     run_training(*options, [] { return interrupted != 0; });

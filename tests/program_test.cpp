@@ -126,6 +126,13 @@ TEST_F(ProgramTest, WrongInputIsOneLineAndCode2) {
       {{"train", "--lines", "latin.txt"}, "line 1"},
       {{"train", "--lines", "names.txt", "--text", "names.txt"}, "exclude"},
       {{"train", "--lines", "names.txt", "--context", "3"}, "context"},
+      {{"train", "--task", "nothing"}, "recall"},
+      {{"train", "--task", "lines"}, "recall"},
+      {{"train", "--task", "recall", "--text", "names.txt"}, "exclude"},
+      {{"train", "--task", "recall", "--distance", "7"}, "even"},
+      {{"train", "--task", "copy", "--distance", "-1"}, "distance"},
+      {{"train", "--distance", "8"}, "distance"},
+      {{"train", "--task", "recall", "--context", "20"}, "context of 20"},
       {{"train", "--text", "names.txt", "--context", "500"}, "501"},
       {{"train", "--resume", "missing"}, "missing"},
       {{"train", "--resume", "empty"}, "empty"},
@@ -207,6 +214,19 @@ TEST_F(ProgramTest, BenchMeasuresOpsFloorsTracesAndOtherCommands) {
   EXPECT_EQ(nlohmann::json::parse(scaling.output).at("seconds").size(), 4u) << scaling.errors;
   const Result narrow = run({"bench", "--work", "W1-8", "--steps", "1", "--precision", "bf16", "--json"});
   EXPECT_EQ(nlohmann::json::parse(narrow.output).at("precision"), "bf16") << narrow.errors;
+}
+
+TEST_F(ProgramTest, ATaskIsTrainedOnWithRoomForItsRowsAndGoesOn) {
+  const Arguments small{"--width=8", "--heads=2",          "--layers=1",
+                        "--batch=2", "--evaluate-every=2", "--threads=1"};
+  Arguments first{"train", "--task", "recall", "--distance=90", "--steps=2", "--out=run"};
+  first.insert(first.end(), small.begin(), small.end());
+  const Result result = run(first);
+  ASSERT_EQ(result.code, 0) << result.errors;
+  EXPECT_TRUE(contains(result.output, {"recall: generated", "context 107", "none: the task recall"}));
+  const Result again = run({"train", "--resume", "run", "--json"});
+  EXPECT_EQ(again.code, 0) << again.errors;
+  EXPECT_TRUE(contains(again.output, {"\"distance\":90", "\"source\":\"recall\""}));
 }
 
 TEST_F(ProgramTest, ARunInBf16GoesOnInBf16) {

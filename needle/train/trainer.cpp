@@ -1,6 +1,7 @@
 #include "needle/train/trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -24,10 +25,18 @@ constexpr const char* kFormat = "needle checkpoint 1";
 /// Of training in float16, whose smallest numbers would otherwise swallow gradients.
 constexpr double kFirstLossScale = 65536;
 
-TrainSettings with_vocabulary(TrainSettings settings, const Dataset& data) {
+TrainSettings for_data(TrainSettings settings, const Dataset& data) {
   settings.validate();
-  settings.model.vocabulary = data.tokenizer().vocabulary_size();
-  settings.model = settings.model.resolved();
+  ModelConfig& model = settings.model;
+  require(data.longest_row() <= model.context, "train: a context of ", model.context,
+          " is too small for rows of ", data.longest_row(), " positions");
+  require(data.feature_width() == 0 || model.kind == ModelKind::patches,
+          "train: positions of this data are no tokens; it wants the model patches");
+  require(!data.has_source() || model.kind == ModelKind::encoder_decoder,
+          "train: this data is to be translated; it wants the model encoder-decoder");
+  model.vocabulary = data.tokenizer().vocabulary_size();
+  model.features = data.feature_width();
+  model = model.resolved();
   return settings;
 }
 
@@ -50,9 +59,17 @@ auto read_checkpoint(const std::filesystem::path& folder, const F& read) {
 SequenceInput input_of(const Batch& batch, Device device) {
   const Shape shape{batch.rows, batch.time};
   const bool padded = std::ranges::find(batch.real, 0) != batch.real.end();
-  return {NDArray::from(batch.ids, shape, device),
-          padded ? NDArray::from(batch.real, shape, device) : NDArray(),
-          NDArray::from(batch.positions, shape, device)};
+  SequenceInput input{NDArray::from(batch.ids, shape, device),
+                      padded ? NDArray::from(batch.real, shape, device) : NDArray(),
+                      NDArray::from(batch.positions, shape, device)};
+  if (!batch.source_ids.empty()) {
+    const Shape source_shape{batch.rows, batch.source_time};
+    input.source_ids = NDArray::from(batch.source_ids, source_shape, device);
+    input.source_real = NDArray::from(batch.source_real, source_shape, device);
+  }
+  if (!batch.features.empty())
+    input.features = NDArray::from(batch.features, {batch.rows, batch.time, batch.feature_width}, device);
+  return input;
 }
 
 NDArray labels_of(const Batch& batch, Device device) {
@@ -110,7 +127,7 @@ Evaluation evaluate(SequenceModel& model, const std::vector<Batch>& batches, Dev
 }
 
 Trainer::Trainer(const TrainSettings& settings, Dataset& data, Device device)
-    : settings_(with_vocabulary(settings, data)),
+    : settings_(for_data(settings, data)),
       data_(data),
       device_(device),
       random_(static_cast<std::uint64_t>(settings.seed)),
@@ -120,11 +137,25 @@ Trainer::Trainer(const TrainSettings& settings, Dataset& data, Device device)
   if (settings_.precision == DType::f16) optimizer_->set_loss_scale(kFirstLossScale);
 }
 
+namespace {
+
+/// All arrays of an input, some of which may be none.
+template <class Input>
+auto arrays_of(Input& input) {
+  return std::array{&input.ids,        &input.real,        &input.positions,
+                    &input.source_ids, &input.source_real, &input.features};
+}
+
+}  // namespace
+
 bool Trainer::StepInput::fits(const StepInput& other) const {
   if (inputs.size() != other.inputs.size() || valid_targets != other.valid_targets) return false;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const SequenceInput &a = inputs[i], &b = other.inputs[i];
-    if (a.ids.shape() != b.ids.shape() || a.real.defined() != b.real.defined()) return false;
+    const auto ours = arrays_of(inputs[i]), theirs = arrays_of(other.inputs[i]);
+    for (std::size_t array = 0; array < ours.size(); ++array) {
+      const NDArray &a = *ours[array], &b = *theirs[array];
+      if (a.defined() != b.defined() || (a.defined() && a.shape() != b.shape())) return false;
+    }
   }
   return true;
 }
@@ -132,11 +163,11 @@ bool Trainer::StepInput::fits(const StepInput& other) const {
 void Trainer::StepInput::assign(const StepInput& other) {
   tokens = other.tokens;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    SequenceInput& to = inputs[i];
-    const SequenceInput& from = other.inputs[i];
-    to.ids.assign(from.ids);
-    if (to.real.defined()) to.real.assign(from.real);
-    to.positions.assign(from.positions);
+    const auto to = arrays_of(inputs[i]);
+    const auto from = arrays_of(other.inputs[i]);
+    for (std::size_t array = 0; array < to.size(); ++array) {
+      if (to[array]->defined()) to[array]->assign(*from[array]);
+    }
     labels[i].assign(other.labels[i]);
   }
 }

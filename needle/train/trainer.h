@@ -51,7 +51,8 @@ Evaluation evaluate(SequenceModel& model, const std::vector<Batch>& batches, Dev
 /// Trains a sequence model on a data set, and can be saved and go on as if it had never stopped.
 class Trainer {
  public:
-  /// The model's vocabulary is that of `data`, which must outlive the trainer. Throws on impossible settings.
+  /// The model's vocabulary and features are those of `data`, which must outlive the trainer. Throws on
+  /// impossible settings, and on a model that cannot read such data.
   Trainer(const TrainSettings& settings, Dataset& data, Device device = cpu());
 
   /// One optimizer step over `accumulate` batches, weighed by their valid targets (S15). Without any valid
