@@ -18,7 +18,7 @@ namespace needle {
 namespace {
 
 struct AttentionCommandOptions {
-  std::string checkpoint, text, svg;
+  std::string checkpoint, text, source, svg;
   std::int64_t layer = 0, head = 0;
   ComputeOptions compute;
   bool json = false;
@@ -59,33 +59,57 @@ std::string table_of(const HeatMap& picture) {
   return table + '\n';
 }
 
-nlohmann::json json_of(const HeatMap& picture, const LayerWeights& layer, std::int64_t head) {
+nlohmann::json json_of(const HeatMap& picture, const std::string& path, std::int64_t head) {
   nlohmann::json weights = nlohmann::json::array();
   const auto columns = static_cast<std::ptrdiff_t>(picture.column_labels.size());
   for (auto row = picture.values.begin(); row != picture.values.end(); row += columns)
     weights.push_back(std::vector<double>(row, row + columns));
-  return {{"layer", layer.path},
+  return {{"layer", path},
           {"head", head},
           {"queries", picture.row_labels},
           {"keys", picture.column_labels},
           {"weights", weights}};
 }
 
+NDArray one_row(const std::vector<std::int64_t>& ids, const SequenceModel& model, Device device) {
+  const std::int64_t count = std::ssize(ids), context = model.context();
+  require(count > 0, "attention: there is no token to read");
+  require(context == 0 || count <= context, "attention: ", count, " tokens do not fit the context of ",
+          context);
+  return NDArray::from(ids, {1, count}, device);
+}
+
+std::vector<std::string> labels_of(const Tokenizer& tokenizer, const std::vector<std::int64_t>& ids) {
+  std::vector<std::string> labels;
+  for (const std::int64_t id : ids) labels.push_back(token_label(tokenizer, id));
+  return labels;
+}
+
 void run_attention(const AttentionCommandOptions& options) {
   const Device device = use(options.compute);
   const SavedModel saved = load_saved_model(options.checkpoint, device);
+  SequenceModel& model = *saved.model;
+  const bool translates = model.config().kind == ModelKind::encoder_decoder;
+  require(translates == !options.source.empty(), "attention: --source is ",
+          translates ? "what an encoder-decoder translates; it is missing" : "for an encoder-decoder alone");
   const std::vector<std::int64_t> ids = prompt_ids(saved.tokenizer, saved.settings.data.source, options.text);
-  const std::int64_t count = std::ssize(ids), context = saved.model->context();
-  require(context == 0 || count <= context, "attention: ", count, " tokens do not fit the context of ",
-          context);
-  const SequenceInput input{NDArray::from(ids, {1, count}, device), {}, {}};
-  const LayerWeights layer = attention_weights_of(*saved.model, input, options.layer).front();
-  std::vector<std::string> tokens;
-  for (const std::int64_t id : ids) tokens.push_back(token_label(saved.tokenizer, id));
-  const HeatMap picture = attention_picture(layer, 0, options.head, tokens, tokens);
+  const std::vector<std::int64_t> source_ids = saved.tokenizer.encode(options.source, "the source");
+  SequenceInput input{one_row(ids, model, device), {}, {}};
+  if (translates) input.source_ids = one_row(source_ids, model, device);
+
+  const std::vector<LayerWeights> layers = attention_weights_of(model, input, options.layer);
+  const LayerWeights& layer = layers[static_cast<std::size_t>(options.layer)];
+  const std::vector<std::string> text = labels_of(saved.tokenizer, ids),
+                                 source = labels_of(saved.tokenizer, source_ids);
+  const bool encodes = translates && layer.path.starts_with("encoder.");
+  const bool crosses = translates && layer.path.ends_with(".cross");
+  const HeatMap picture =
+      attention_picture(layer, 0, options.head, encodes ? source : text, encodes || crosses ? source : text);
   if (!options.svg.empty()) write_file_synced(options.svg, draw_heat_map(picture));
-  if (options.json) return print_json(json_of(picture, layer, options.head));
-  std::cout << picture.title << " of " << layer.weights.size(1) << '\n' << table_of(picture);
+  if (options.json) return print_json(json_of(picture, layer.path, options.head));
+  std::cout << "layer " << options.layer << " of " << layers.size() << ", " << picture.title << " of "
+            << layer.weights.size(1) << '\n'
+            << table_of(picture);
   if (!options.svg.empty()) std::cout << "picture: " << printable(options.svg) << '\n';
 }
 
@@ -101,6 +125,8 @@ void add_attention(CLI::App& program, Outcome&) {
       ->type_name("DIR")
       ->required();
   command->add_option("--text", options->text, "What the model reads")->type_name("TEXT")->required();
+  command->add_option("--source", options->source, "What an encoder-decoder translates to it")
+      ->type_name("TEXT");
   add_value(*command, "--layer", options->layer, "Which attention, counted from 0 as they run");
   add_value(*command, "--head", options->head, "Which of its heads, counted from 0");
   command->add_option("--svg", options->svg, "Write the heat map to a file, too")->type_name("FILE");

@@ -27,7 +27,9 @@ struct CheckOptions {
 std::unique_ptr<SequenceModel> model_of(const CheckOptions& options, Device device) {
   if (!options.checkpoint.empty()) return load_saved_model(options.checkpoint, device).model;
   Generator random(static_cast<std::uint64_t>(options.seed));
-  return make_model(options.model, random, device);
+  ModelConfig config = options.model;
+  if (config.kind == ModelKind::patches) config.features = 8;  // any width serves
+  return make_model(config, random, device);
 }
 
 std::string joined(const std::vector<std::int64_t>& numbers) {

@@ -6,19 +6,19 @@ namespace needle {
 
 std::vector<LayerWeights> attention_weights_of(SequenceModel& model, const SequenceInput& input,
                                                std::optional<std::int64_t> layer) {
-  std::vector<LayerWeights> found;
-  std::int64_t count = 0;
+  std::vector<LayerWeights> all;
   {
     const AttentionWatch watch([&](const std::string& path, const auto& weights) {
-      if (!layer || *layer == count) found.push_back({path, weights()});
-      ++count;
+      const bool wanted = !layer || *layer == std::ssize(all);
+      all.push_back({path, wanted ? weights() : NDArray()});
     });
     const NoGrad off;
     model.states(model.embed(input, {}), input, {});
   }
-  require(count > 0, "attention weights: this model has no attention");
-  require(!found.empty(), "attention weights: there is no layer ", *layer, "; layers are 0 to ", count - 1);
-  return found;
+  require(!all.empty(), "attention weights: this model has no attention");
+  require(!layer || (*layer >= 0 && *layer < std::ssize(all)), "attention weights: there is no layer ",
+          layer.value_or(0), "; layers are 0 to ", all.size() - 1);
+  return all;
 }
 
 HeatMap attention_picture(const LayerWeights& layer, std::int64_t row, std::int64_t head,

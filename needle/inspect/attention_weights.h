@@ -13,11 +13,11 @@ namespace needle {
 /// The weights of one attention: rows sum to 1, or are 0 where no key is allowed.
 struct LayerWeights {
   std::string path;  ///< dotted path of its module
-  NDArray weights;   ///< [batch, heads, queries, keys]
+  NDArray weights;   ///< [batch, heads, queries, keys]; none where another layer was asked for
 };
 
-/// The weights in a pass without dropout, in the order in which the layers run; with `layer`, counted from 0
-/// in that order, of that one alone. Throws when there is no such layer.
+/// All attentions of a pass without dropout, in the order in which they run; with `layer`, counted from 0 in
+/// that order, only its weights are computed. Throws when there is no such layer.
 std::vector<LayerWeights> attention_weights_of(SequenceModel& model, const SequenceInput& input,
                                                std::optional<std::int64_t> layer = {});
 

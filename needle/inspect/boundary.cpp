@@ -151,7 +151,7 @@ SequenceInput random_input(const ModelConfig& config, std::int64_t length, Gener
     return NDArray::from(row, {1, length}, device);
   };
   SequenceInput input{};
-  if (config.features > 0)
+  if (config.kind == ModelKind::patches)
     input.features = NDArray::random({Distribution::Kind::normal, 0, 1}, {1, length, config.features}, random,
                                      DType::f32, device);
   else
