@@ -20,9 +20,6 @@ SavedModel load_saved_model(const std::filesystem::path& path, Device device) {
   return saved;
 }
 
-namespace {
-
-/// Rows begin with BOS; a stream knows no BOS, and its texts best begin after a line end, if it has any.
 std::vector<std::int64_t> prompt_ids(const Tokenizer& tokenizer, DataSource source, const std::string& text) {
   if (source == DataSource::text && text.empty()) {
     return tokenizer.knows("\n") ? tokenizer.encode("\n", "the prompt") : std::vector{kFirstContentId};
@@ -32,8 +29,6 @@ std::vector<std::int64_t> prompt_ids(const Tokenizer& tokenizer, DataSource sour
   ids.insert(ids.begin(), kBeginId);
   return ids;
 }
-
-}  // namespace
 
 std::vector<Writing> write_texts(SequenceModel& model, const Tokenizer& tokenizer, DataSource source,
                                  const WritingSettings& settings, Device device) {

@@ -73,6 +73,7 @@ std::int64_t DecoderConfig::parameter_count() const {
 }
 
 std::int64_t ModelConfig::receptive_field() const {
+  if (has_attention()) return window == 0 ? 0 : 1 + layers * (window - 1);
   if (kind != ModelKind::convolution) return 0;
   std::int64_t reach = 1;
   for (std::int64_t layer = 0; layer < layers; ++layer) reach += (kernel - 1) * dilation(layer);
