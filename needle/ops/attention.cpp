@@ -155,6 +155,7 @@ struct AttentionOp final : FusedOp {
 
   const char* name() const override { return "attention"; }
   Reads reads() const override { return {Reads::kAll, 1}; }
+  NDArrays kept() const override { return {kernels.log_sum}; }
 
   Tensors definition(const Tensors& inputs) const override {
     return {attention_definition(inputs[0], inputs[1], inputs[2], kernels.options,
@@ -205,6 +206,7 @@ struct SelfAttentionOp final : FusedOp {
 
   const char* name() const override { return "attention"; }
   Reads reads() const override { return {Reads::kAll, 1}; }
+  NDArrays kept() const override { return {kernels.log_sum}; }
 
   Tensors definition(const Tensors& inputs) const override {
     const Tensors parts = split_heads(inputs[0], heads, key_heads);
