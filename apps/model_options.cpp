@@ -15,7 +15,7 @@ void add_model_options(CLI::App& command, ModelConfig& model) {
   value("--heads", model.heads, "Attention heads");
   value("--key-value-heads", model.key_value_heads,
         "Key/value heads, each serving an equal run of heads; 0: as many as heads");
-  value("--context", model.context, "Most positions that are read");
+  value("--context", model.context, "Most positions that are read; a task's default is its longest row");
   value("--ffn", model.ffn, "Inner width of the feed-forward layers; 0: 4 times the width");
   choice("--activation", model.activation, "Of the feed-forward layers");
   value("--dropout", model.dropout, "Chance to drop an element");
