@@ -1,6 +1,7 @@
 // What tests of decoders share: a table of very different ones, and rows of tokens as padded batches.
 #pragma once
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -69,17 +70,34 @@ inline std::vector<NamedDecoder> various_decoders() {
   return all;
 }
 
-/// A decoder with weights large enough that every part of it shows in the logits.
-inline Decoder make_decoder(const DecoderConfig& config, Device device, DType dtype, std::uint64_t seed = 3) {
-  Generator random(seed);
-  Decoder model(config, random, device, dtype);
-  const NoGrad off;
+/// Makes weights large enough that every part of a model shows in what it gives.
+inline void enlarge_weights(Module& model, Generator& random) {
   for (Parameter& parameter : model.parameters()) {
     const NDArray& array = parameter.tensor.array();
     const Distribution noise{Distribution::Kind::normal, 0, 0.3};
-    const NDArray moved = NDArray::random(noise, array.shape(), random, dtype, device);
+    const NDArray moved = NDArray::random(noise, array.shape(), random, array.dtype(), array.device());
     parameter.tensor.set_array(binary(Add{}, array, moved));
   }
+}
+
+/// Whether every parameter has a gradient, of finite numbers that are not all 0; those of a key's bias are,
+/// since no softmax sees what all its scores share.
+inline testing::AssertionResult gradients_are_finite(Module& model) {
+  for (const Parameter& parameter : model.parameters()) {
+    const NDArray& gradient = parameter.tensor.grad();
+    if (!gradient.defined()) return testing::AssertionFailure() << parameter.name << " has no gradient";
+    const double magnitudes = reduce(Sum{}, unary(Abs{}, gradient)).item();
+    if (!std::isfinite(magnitudes) || (magnitudes == 0 && !parameter.name.ends_with("key.bias")))
+      return testing::AssertionFailure() << "the gradient of " << parameter.name << " sums to " << magnitudes;
+  }
+  return testing::AssertionSuccess();
+}
+
+/// A decoder of large weights.
+inline Decoder make_decoder(const DecoderConfig& config, Device device, DType dtype, std::uint64_t seed = 3) {
+  Generator random(seed);
+  Decoder model(config, random, device, dtype);
+  enlarge_weights(model, random);
   return model;
 }
 

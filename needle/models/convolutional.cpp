@@ -53,11 +53,12 @@ void ConvolutionBlock::list(Parts& parts) {
 
 ConvolutionalModel::ConvolutionalModel(const ModelConfig& config, Generator& random, Device device,
                                        DType dtype)
-    : ConvolutionalModel(config.resolved(), init_of(config, random, device, dtype)) {}
+    : ConvolutionalModel(fitting(config, device, dtype), init_of(config, random, device, dtype)) {}
 
 ConvolutionalModel::ConvolutionalModel(const ModelConfig& config, const Init& init)
-    : TokenModel(config, init) {
+    : TokenModel(config, init), norm_(config.norm, config.width, config.bias, init, config.norm_epsilon) {
   for (std::int64_t layer = 0; layer < config.layers; ++layer) blocks_.emplace_back(config, layer, init);
+  make_head(init);
   state();  // so that every part knows its path
 }
 
@@ -75,7 +76,7 @@ Tensor ConvolutionalModel::states(const Tensor& embedded, const SequenceInput& i
     }
     x = blocks_[layer].forward(x, before, input.real, pass);
   }
-  return norm_ ? norm_->forward(x) : x;
+  return norm_.forward(x);
 }
 
 Cache ConvolutionalModel::empty_state(std::int64_t batch, std::int64_t) {
@@ -85,7 +86,8 @@ Cache ConvolutionalModel::empty_state(std::int64_t batch, std::int64_t) {
 void ConvolutionalModel::list(Parts& parts) {
   parts("token_embedding", token_embedding_);
   parts("blocks", blocks_);
-  list_head(parts);
+  parts("norm", norm_);
+  if (head_) parts("head", *head_);
 }
 
 }  // namespace needle

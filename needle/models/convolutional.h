@@ -34,6 +34,7 @@ class ConvolutionalModel : public TokenModel {
  private:
   ConvolutionalModel(const ModelConfig& config, const Init& init);
   std::vector<ConvolutionBlock> blocks_;
+  Norm norm_;
 };
 
 }  // namespace needle

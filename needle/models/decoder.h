@@ -2,17 +2,21 @@
 #pragma once
 
 #include "needle/models/token_model.h"
+#include "needle/models/transformer.h"
 
 namespace needle {
 
 /// Token and position embedding, blocks, final norm (pre-norm only), head.
 class Decoder : public TokenModel {
  public:
-  /// `init.scheme` is taken from the config.
+  /// The scheme of its beginning is the config's.
   Decoder(const ModelConfig& config, Generator& random, Device device = cpu(), DType dtype = DType::f32);
 
   Tensor embed(const SequenceInput& input, const Pass& pass) override;
   Tensor states(const Tensor& embedded, const SequenceInput& input, const Pass& pass) override;
+  /// The same for one with cross-attention (config.cross): its blocks read `memory` as well, [batch, source
+  /// time, width], where input.source_real says so.
+  Tensor states(const Tensor& embedded, const SequenceInput& input, const Pass& pass, const Tensor& memory);
   Cache empty_state(std::int64_t batch, std::int64_t longest) override;
   std::int64_t context() const override { return config_.context; }
   void list(Parts& parts) override;
@@ -21,11 +25,8 @@ class Decoder : public TokenModel {
 
  private:
   Decoder(const ModelConfig& config, const Init& init);
-  NDArray positions_of(const SequenceInput& input, const Pass& pass) const;
 
-  std::optional<Embedding> position_embedding_;
-  Tensor sinusoidal_;  // [context, width]: a constant, made anew rather than saved
-  std::vector<Block> blocks_;
+  Transformer transformer_;
 };
 
 }  // namespace needle

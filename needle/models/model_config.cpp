@@ -100,6 +100,12 @@ ModelConfig ModelConfig::resolved() const {
           "model: dilations must be at least 1");
   require(features >= 0, "model: features must not be negative, got ", features);
   ModelConfig result = *this;
+  if (kind == ModelKind::encoder || kind == ModelKind::patches) {
+    require(window == 0, "model: a window looks back alone, but this model reads both ways");
+    result.causal = false;
+  }
+  require(kind != ModelKind::patches || features > 0,
+          "model: patches want features, the numbers of each, got ", features);
   if (!has_attention()) result.heads = 1, result.key_value_heads = 1, result.order = NormOrder::pre;
   static_cast<DecoderConfig&>(result) = result.DecoderConfig::resolved();
   return result;

@@ -31,10 +31,12 @@ void RecurrentBlock::list(Parts& parts) {
 }
 
 RecurrentModel::RecurrentModel(const ModelConfig& config, Generator& random, Device device, DType dtype)
-    : RecurrentModel(config.resolved(), init_of(config, random, device, dtype)) {}
+    : RecurrentModel(fitting(config, device, dtype), init_of(config, random, device, dtype)) {}
 
-RecurrentModel::RecurrentModel(const ModelConfig& config, const Init& init) : TokenModel(config, init) {
+RecurrentModel::RecurrentModel(const ModelConfig& config, const Init& init)
+    : TokenModel(config, init), norm_(config.norm, config.width, config.bias, init, config.norm_epsilon) {
   for (std::int64_t layer = 0; layer < config.layers; ++layer) blocks_.emplace_back(config, init);
+  make_head(init);
   state();  // so that every part knows its path
 }
 
@@ -50,7 +52,7 @@ Tensor RecurrentModel::states(const Tensor& embedded, const SequenceInput& input
     *kept = {state.hidden.array()};
     if (state.cell.defined()) kept->push_back(state.cell.array());
   }
-  return norm_ ? norm_->forward(x) : x;
+  return norm_.forward(x);
 }
 
 Cache RecurrentModel::empty_state(std::int64_t batch, std::int64_t) {
@@ -60,7 +62,8 @@ Cache RecurrentModel::empty_state(std::int64_t batch, std::int64_t) {
 void RecurrentModel::list(Parts& parts) {
   parts("token_embedding", token_embedding_);
   parts("blocks", blocks_);
-  list_head(parts);
+  parts("norm", norm_);
+  if (head_) parts("head", *head_);
 }
 
 }  // namespace needle

@@ -31,6 +31,7 @@ class RecurrentModel : public TokenModel {
  private:
   RecurrentModel(const ModelConfig& config, const Init& init);
   std::vector<RecurrentBlock> blocks_;
+  Norm norm_;
 };
 
 }  // namespace needle

@@ -3,11 +3,12 @@
 
 #include <optional>
 
+#include "needle/models/model_init.h"
 #include "needle/models/sequence_model.h"
 
 namespace needle {
 
-/// A table of tokens before the layers, a norm and a head after them. A model adds its layers: states(),
+/// A table of tokens before the layers, a head after them. A model adds what lies between: states(),
 /// empty_state(), and list().
 class TokenModel : public SequenceModel {
  public:
@@ -20,21 +21,14 @@ class TokenModel : public SequenceModel {
   std::int64_t context() const override { return 0; }
 
  protected:
-  /// What modules of such a model begin with.
-  static Init init_of(const ModelConfig& config, Generator& random, Device device, DType dtype);
-  /// `config` is resolved. An Error when the device has no room for such a model.
+  /// `config` is resolved. The head is left to make_head(), which comes last.
   TokenModel(const ModelConfig& config, const Init& init);
-  /// Throws unless the ids are [batch, time], and the mask too.
-  void require_ids(const SequenceInput& input) const;
-  /// The start of the residual stream: `x` in its type, dropped out.
-  Tensor begin_stream(const Tensor& x, const Pass& pass) const;
-  /// The end of list().
-  void list_head(Parts& parts);
+  void make_head(const Init& init);
+  /// The rows of the token table. Throws unless the ids are [batch, time], and the mask too.
+  Tensor tokens(const SequenceInput& input);
 
   ModelConfig config_;
   Embedding token_embedding_;
-  Dropout dropout_;
-  std::optional<Norm> norm_;
   std::optional<Linear> head_;
 };
 

@@ -51,7 +51,8 @@ std::int64_t BlockConfig::parameter_count() const {
   const auto map = [&](std::int64_t in, std::int64_t out) { return in * out + (bias ? out : 0); };
   const std::int64_t inner =
       (activation == Activation::gated ? 2 : 1) * map(width, full.ffn) + map(full.ffn, width);
-  return 2 * norm_parameter_count() + map(width, width + key_columns) + map(width, width) + inner;
+  const std::int64_t attention = map(width, width + key_columns) + map(width, width);
+  return (cross ? 2 : 1) * (norm_parameter_count() + attention) + norm_parameter_count() + inner;
 }
 
 MultiHeadAttention::MultiHeadAttention(const BlockConfig& block, const Init& init)
@@ -104,40 +105,102 @@ void MultiHeadAttention::list(Parts& parts) {
   parts("out", out);
 }
 
+CrossAttention::CrossAttention(const BlockConfig& block, const Init& init)
+    : config(block.resolved()),
+      query(config.width, config.width, config.bias, init),
+      key(config.width, config.width / config.heads * config.key_value_heads, config.bias, init),
+      value(config.width, config.width / config.heads * config.key_value_heads, config.bias, init),
+      out(config.width, config.width, config.bias, init, true) {}
+
+Tensor CrossAttention::forward(const Tensor& x, const PassPositions& positions, const Pass& pass, int layer,
+                               const Tensor& residual, std::optional<DType> result) const {
+  const Scope scope(*this);
+  // Caches are the weights' float32, whatever the precision of products.
+  const std::optional<DType> type = pass.past ? std::optional(query.weight.dtype()) : std::nullopt;
+  const auto mapped = [&](const Linear& map, const Tensor& y, std::int64_t heads) {
+    const Tensor z = map.forward(y, Epilogue::none, {}, type);
+    return transpose(reshape(z, {z.size(0), z.size(1), heads, -1}), 1, 2);
+  };
+  const auto read = [&] {
+    const Tensor& memory = positions.memory;
+    require(memory.defined() && memory.rank() == 3 && memory.size(0) == x.size(0),
+            "cross-attention: wants a memory [batch, source time, width] of ", x.size(0), " rows");
+    return Tensors{mapped(key, memory, config.key_value_heads),
+                   mapped(value, memory, config.key_value_heads)};
+  };
+  AttentionOptions options;
+  options.soft_cap = config.soft_cap;
+  options.strict = config.strict;
+  options.query_mask = positions.real;
+  options.key_mask = positions.memory_real;
+  Tensors parts;
+  if (pass.past) {
+    std::vector<NDArray>& kept = pass.past->kept(layer);
+    if (kept.empty()) {
+      for (const Tensor& part : read()) kept.push_back(part.array());
+      if (options.key_mask.defined()) kept.push_back(options.key_mask);
+    }
+    parts = {Tensor(kept[0]), Tensor(kept[1])};
+    options.key_mask = kept.size() > 2 ? kept[2] : NDArray();
+  } else {
+    parts = read();
+  }
+  const Tensor mixed = merge_heads(attention(mapped(query, x, config.heads), parts[0], parts[1], options));
+  return out.forward(mixed, Epilogue::none, residual, result);
+}
+
+void CrossAttention::list(Parts& parts) {
+  parts("query", query);
+  parts("key", key);
+  parts("value", value);
+  parts("out", out);
+}
+
 Block::Block(const BlockConfig& block, const Init& init)
     : order(block.order),
       norm1(block.norm, block.width, block.bias, init, block.norm_epsilon),
       attention(block, init),
       norm2(block.norm, block.width, block.bias, init, block.norm_epsilon),
       ffn(block.width, block.resolved().ffn, block.activation, block.bias, init),
-      dropout(block.dropout) {}
+      dropout(block.dropout) {
+  if (!block.cross) return;
+  cross_norm.emplace(block.norm, block.width, block.bias, init, block.norm_epsilon);
+  cross.emplace(block, init);
+}
 
 Tensor Block::forward(const Tensor& x, const PassPositions& positions, const Pass& pass, int layer) const {
   const Scope scope(*this);
-  // r + branch(y); where nothing is dropped, the branch's last map adds r itself. The sums are of r's type,
+  // r + part(y); where nothing is dropped, the part's last map adds r itself. The sums are of r's type,
   // whatever the precision of products.
   const bool drops = pass.training && dropout.p > 0;
-  const auto attend = [&](const Tensor& r, const Tensor& y) {
-    if (!drops) return attention.forward(y, positions, pass, layer, r);
-    return dropout.forward(attention.forward(y, positions, pass, layer, {}, r.dtype()), pass, r);
-  };
-  const auto feed = [&](const Tensor& r, const Tensor& y) {
-    return drops ? dropout.forward(ffn.forward(y, {}, r.dtype()), pass, r) : ffn.forward(y, r);
-  };
-  if (order == NormOrder::pre) {
+  const auto branch = [&](const Tensor& r, const Norm& norm, const auto& part) {
+    const auto add = [&](const Tensor& y) {
+      return drops ? dropout.forward(part(y, Tensor(), r.dtype()), pass, r) : part(y, r, std::nullopt);
+    };
+    if (order == NormOrder::post) return norm.forward(add(r));
     // What the norms make is read by products alone.
-    const std::optional<DType> operand =
-        x.dtype() == DType::f32 ? std::optional(product_dtype()) : std::nullopt;
-    const Tensor u = attend(x, norm1.forward(x, operand));
-    return feed(u, norm2.forward(u, operand));
+    return add(norm.forward(r, r.dtype() == DType::f32 ? std::optional(product_dtype()) : std::nullopt));
+  };
+  using Result = std::optional<DType>;
+  Tensor u = branch(x, norm1, [&](const Tensor& y, const Tensor& r, Result result) {
+    return attention.forward(y, positions, pass, layer, r, result);
+  });
+  if (cross) {
+    u = branch(u, *cross_norm, [&](const Tensor& y, const Tensor& r, Result result) {
+      return cross->forward(y, positions, pass, layer, r, result);
+    });
   }
-  const Tensor u = norm1.forward(attend(x, x));
-  return norm2.forward(feed(u, u));
+  return branch(u, norm2,
+                [&](const Tensor& y, const Tensor& r, Result result) { return ffn.forward(y, r, result); });
 }
 
 void Block::list(Parts& parts) {
   parts("norm1", norm1);
   parts("attention", attention);
+  if (cross) {
+    parts("cross_norm", *cross_norm);
+    parts("cross", *cross);
+  }
   parts("norm2", norm2);
   parts("ffn", ffn);
 }

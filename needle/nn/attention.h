@@ -1,4 +1,4 @@
-// Multi-head self-attention, and the block that holds it.
+// Multi-head attention of a sequence over itself or over a memory, and the block that holds it.
 #pragma once
 
 #include "needle/nn/cache.h"
@@ -28,6 +28,7 @@ struct BlockConfig {
   std::int64_t window = 0;  ///< 0: none
   double soft_cap = 0;      ///< 0: none
   bool strict = false;      ///< a real query without any key is an Error; not saved
+  bool cross = false;       ///< a decoder's block that reads an encoder's states too; not saved
 
   /// The config with every 0 filled in. Throws when sizes do not fit together.
   BlockConfig resolved() const;
@@ -41,6 +42,9 @@ struct BlockConfig {
 struct PassPositions {
   NDArray real;  ///< bool [batch, time], or none: all real
   NDArray ids;   ///< i64 [batch, time]: for rotary positions
+
+  Tensor memory = {};        ///< [batch, source time, width]: what cross-attention reads
+  NDArray memory_real = {};  ///< bool [batch, source time], or none: all real
 };
 
 /// Attention of a sequence over itself; qkv holds the columns query | key | value.
@@ -55,12 +59,27 @@ struct MultiHeadAttention : Module {
   void list(Parts& parts) override;
 };
 
-/// x + attention, then + feed-forward; norms before the branches, or after the sums (S20).
+/// Attention of a sequence over a memory, whatever stands where (Vaswani et al. 2017, section 3.2.3).
+struct CrossAttention : Module {
+  CrossAttention(const BlockConfig& block, const Init& init);
+  BlockConfig config;
+  Linear query, key, value, out;
+  /// x [batch, time, width] -> the same, each position reading positions.memory where that is real. With
+  /// pass.past, keys and values of the memory are computed once and kept by cache layer `layer` (S39).
+  Tensor forward(const Tensor& x, const PassPositions& positions, const Pass& pass, int layer,
+                 const Tensor& residual = {}, std::optional<DType> result = {}) const;
+  void list(Parts& parts) override;
+};
+
+/// x + attention, then + cross-attention (config.cross alone), then + feed-forward; norms before the
+/// branches, or after the sums (S20).
 struct Block : Module {
   Block(const BlockConfig& block, const Init& init);
   NormOrder order;
   Norm norm1;
   MultiHeadAttention attention;
+  std::optional<Norm> cross_norm;
+  std::optional<CrossAttention> cross;
   Norm norm2;
   FeedForward ffn;
   Dropout dropout;
