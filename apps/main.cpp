@@ -28,6 +28,7 @@ int main(int count, char** arguments) {
   needle::add_attention(program, outcome);
   needle::add_decoder(program, outcome);
   needle::add_devices(program, outcome);
+  needle::add_cost(program, outcome);
   needle::add_gradcheck(program, outcome);
   needle::add_bench(program, outcome);
   try {

@@ -148,6 +148,13 @@ TEST_F(ProgramTest, WrongInputIsOneLineAndCode2) {
       {{"bench", "--against", ""}, "command"},
       {{"bench", "--scaling", "--floor"}, "--floor"},
       {{"bench", "--trace", "t.json"}, "--work"},
+      {{"cost", "--model", "abacus"}, "convolution"},
+      {{"cost", "--length", "0"}, "length"},
+      {{"cost", "--batch", "many"}, "--batch"},
+      {{"cost", "--new-tokens", "0"}, "new-tokens"},
+      {{"cost", "--source", "5"}, "encoder-decoder"},
+      {{"cost", "--heads", "5"}, "heads"},
+      {{"cost", "--vocabulary", "0"}, "vocabulary"},
       {{"train", "--lines", "names.txt", "--precision", "f8"}, "bf16"},
       {{"train", "--gemm", "abacus"}, "openblas"},
       {{"check", "--length", "0"}, "--length"},
@@ -283,6 +290,30 @@ TEST_F(ProgramTest, ATaskIsTrainedOnWithRoomForItsRowsAndGoesOn) {
   const Result again = run({"train", "--resume", "run", "--json"});
   EXPECT_EQ(again.code, 0) << again.errors;
   EXPECT_TRUE(contains(again.output, {"\"distance\":90", "\"source\":\"recall\""}));
+}
+
+TEST_F(ProgramTest, CostShowsFormulasBesideWhatWasCounted) {
+  const Arguments small{"cost", "--layers", "2", "--width", "16", "--heads",
+                        "2",    "--length", "8", "--batch", "2"};
+  const Result table = run(small);
+  ASSERT_EQ(table.code, 0) << table.errors;
+  for (const char* part : {"scores and mixing", "equal", "the mask allows 56.2 % of the pairs", "T = 32",
+                           "kept for the backward pass", "bytes remembered"})
+    EXPECT_TRUE(contains(table.output, part)) << table.output;
+  EXPECT_FALSE(contains(table.output, "NOT EXPLAINED"));
+  Arguments json = small;
+  json.push_back("--json");
+  const nlohmann::json object = nlohmann::json::parse(run(json).output);
+  EXPECT_EQ(object.at("parts").at(1).at("formula"), 2 * 4 * 2 * 8 * 8 * 16);
+  EXPECT_EQ(object.at("parts").at(1).at("counted"), 2 * 2 * 2 * 8 * 9 * 16);
+  EXPECT_EQ(object.at("growth").at(2).at("counted"), object.at("growth").at(2).at("formula"));
+  EXPECT_EQ(object.at("decoding").at(1).at("counted"), 15 * 8 + 15 * 16 / 2);
+  EXPECT_GT(object.at("backward").at("bytes_read"), object.at("forward").at("bytes_kept"));
+  const Result large = run({"cost", "--layers", "24", "--width", "1024", "--heads", "16", "--length", "2048",
+                            "--new-tokens", "1"});
+  EXPECT_EQ(large.code, 0) << large.errors;
+  for (const char* part : {"too large to run", "402,653,184"})
+    EXPECT_TRUE(contains(large.output, part)) << large.output;
 }
 
 TEST_F(ProgramTest, ARunInBf16GoesOnInBf16) {
