@@ -172,12 +172,13 @@ TEST_P(CostTest, S30_StepsFromTheFirstPositionToTheLast) {
 }
 
 TEST_P(CostTest, FactsOfAModel) {
-  const ModelConfig config = DecoderConfig::of_size(13, 11, 8, 3, 2);
-  const ModelFacts facts = facts_of(config, 9, device());
-  EXPECT_EQ(facts.parameters, config.parameter_count());
-  EXPECT_EQ(facts.operations_per_token, operations_of(forward_cost(config, {1, 9, 9})) / 9);
-  EXPECT_EQ(facts.path, 1);
-  EXPECT_EQ(facts.receptive_field, 0);
+  for (const auto& [name, config] : various_models()) {
+    const ModelFacts facts = facts_of(config, 9, device());
+    EXPECT_EQ(facts.parameters, config.parameter_count()) << name;
+    EXPECT_EQ(facts.operations_per_token, operations_of(forward_cost(config, {1, 9, 9})) / 9) << name;
+    EXPECT_EQ(facts.path, path_length(config, 9)) << name;
+    EXPECT_EQ(facts.receptive_field, config.receptive_field()) << name;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CostTest, testing::ValuesIn(all_devices()), device_name);

@@ -81,6 +81,19 @@ std::int64_t ModelConfig::receptive_field() const {
 }
 
 std::int64_t ModelConfig::parameter_count() const {
+  if (kind == ModelKind::encoder_decoder) {
+    DecoderConfig encoder = *this, decoder = *this;
+    encoder.tied = true;  // it has no head of its own
+    decoder.cross = true;
+    return encoder.parameter_count() + decoder.parameter_count();
+  }
+  if (kind == ModelKind::patches) {
+    DecoderConfig headless = *this;
+    headless.tied = true;
+    const std::int64_t one = bias ? 1 : 0;
+    return headless.parameter_count() - vocabulary * width + (features + one) * width + width +
+           (width + one) * vocabulary;
+  }
   if (has_attention()) return DecoderConfig::parameter_count();
   const std::int64_t square = width * width, bias_count = bias ? width : 0;
   std::int64_t layer = norm_parameter_count();
