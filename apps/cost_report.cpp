@@ -20,7 +20,9 @@ std::string whole(double number) { return with_commas(static_cast<std::int64_t>(
 
 namespace {
 
-std::string mebibytes(double bytes) { return fixed(bytes / (1 << 20), 2) + " MiB"; }
+std::string mebibytes(double bytes) {
+  return bytes < 1e5 ? whole(bytes) + " bytes" : fixed(bytes / (1 << 20), 2) + " MiB";
+}
 
 constexpr int kNameWidth = 26, kNumberWidth = 19;
 
