@@ -20,5 +20,7 @@ void add_decoder(CLI::App& program, Outcome& outcome);
 void add_bench(CLI::App& program, Outcome& outcome);
 void add_devices(CLI::App& program, Outcome& outcome);
 void add_gradcheck(CLI::App& program, Outcome& outcome);
+void add_check(CLI::App& program, Outcome& outcome);
+void add_attention(CLI::App& program, Outcome& outcome);
 
 }  // namespace needle

@@ -23,7 +23,7 @@ struct EvaluateOptions {
 
 /// The whole file, by the vocabulary of the model.
 std::vector<Batch> batches_of(const EvaluateOptions& options, const SavedModel& saved) {
-  const std::int64_t context = saved.model->context();
+  const std::int64_t context = saved.settings.model.context;
   if (options.text.empty())
     return batches_of_lines(options.lines, saved.tokenizer, {.context = context}, options.batch);
   return batches_of_text(options.text, saved.tokenizer, context, options.batch);

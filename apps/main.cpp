@@ -24,6 +24,8 @@ int main(int count, char** arguments) {
   needle::add_evaluate(program, outcome);
   needle::add_generate(program, outcome);
   needle::add_inspect(program, outcome);
+  needle::add_check(program, outcome);
+  needle::add_attention(program, outcome);
   needle::add_decoder(program, outcome);
   needle::add_devices(program, outcome);
   needle::add_gradcheck(program, outcome);

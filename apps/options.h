@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <string>
 
@@ -13,23 +14,26 @@
 
 namespace needle {
 
-/// An option that takes one of the named values of `value`'s type.
+/// An option that takes one of the named values of `value`'s type, or of those that `names` keeps.
 template <class Choice>
-CLI::Option* add_choice(CLI::App& command, const std::string& name, Choice& value, const std::string& help) {
-  std::string all;
-  for (const auto& [known, choice] : names_of(Choice{})) all += (all.empty() ? "" : "|") + known;
+CLI::Option* add_choice(CLI::App& command, const std::string& name, Choice& value, const std::string& help,
+                        const ChoiceNames<Choice>& names = names_of(Choice{})) {
+  const auto listed = [names](const char* separator) {
+    std::string all;
+    for (const auto& [known, choice] : names) all += (all.empty() ? "" : separator) + known;
+    return all;
+  };
   return command
       .add_option_function<std::string>(
           name,
-          [&value, name](const std::string& text) {
-            try {
-              value = choice_of_name<Choice>(text);
-            } catch (const Error& error) {
-              throw CLI::ValidationError(name, error.what());
-            }
+          [&value, name, names, listed](const std::string& text) {
+            const auto found = std::ranges::find(names, text, &ChoiceNames<Choice>::value_type::first);
+            if (found == names.end())
+              throw CLI::ValidationError(name, "'" + text + "' is not one of " + listed(", "));
+            value = found->second;
           },
           help)
-      ->type_name(all)
+      ->type_name(listed("|"))
       ->default_str(name_of_choice(value));
 }
 

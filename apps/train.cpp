@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "apps/command.h"
+#include "apps/model_options.h"
 #include "apps/options.h"
 #include "apps/train_run.h"
 
@@ -15,48 +16,23 @@ namespace needle {
 namespace {
 
 void add_data_options(CLI::App& command, TrainOptions& options) {
+  ChoiceNames<DataSource> built_in = names_of(DataSource{});
+  std::erase_if(built_in, [](const auto& named) { return is_file(named.second); });
+  add_choice(command, "--task", options.settings.data.source, "Train on built-in data", built_in)
+      ->group("Data");
+  add_value(command, "--distance", options.settings.data.distance,
+            "How far back copy, recall and brackets ask, in positions; 0: 24")
+      ->group("Data");
   command.add_option("--lines", options.lines, "Train on a file, one line a row")
       ->type_name("FILE")
       ->group("Data");
-  command
-      .add_option("--text", options.text, "Train on windows of a file's text; neither: the built-in corpus")
+  command.add_option("--text", options.text, "Train on windows of a file's text")
       ->type_name("FILE")
       ->group("Data");
   add_choice(command, "--tokens", options.settings.data.tokens, "What a token of the file is")->group("Data");
   add_value(command, "--validation", options.settings.data.validation,
             "Share of the file that is kept for validation")
       ->group("Data");
-}
-
-void add_model_options(CLI::App& command, DecoderConfig& model) {
-  const auto value = [&](const char* name, auto& target, const char* help) {
-    add_value(command, name, target, help)->group("Model");
-  };
-  const auto choice = [&](const char* name, auto& target, const char* help) {
-    add_choice(command, name, target, help)->group("Model");
-  };
-  value("--layers", model.layers, "Blocks");
-  value("--width", model.width, "Width of the residual stream");
-  value("--heads", model.heads, "Attention heads");
-  value("--key-value-heads", model.key_value_heads,
-        "Key/value heads, each serving an equal run of heads; 0: as many as heads");
-  value("--context", model.context, "Most positions that are read");
-  value("--ffn", model.ffn, "Inner width of the feed-forward layers; 0: 4 times the width");
-  choice("--activation", model.activation, "Of the feed-forward layers");
-  value("--dropout", model.dropout, "Chance to drop an element");
-  command.add_flag("--tied,!--no-tied", model.tied, "Use the token table as the head, too")
-      ->default_str("true")
-      ->group("Model");
-  command.add_flag("--bias,!--no-bias", model.bias, "Give maps and norms a bias")
-      ->default_str("true")
-      ->group("Model");
-  choice("--norm", model.norm, "Kind of norm");
-  choice("--order", model.order, "Norms before the branches, or after the sums");
-  choice("--positions", model.positions, "How positions are told");
-  value("--rotary-base", model.rotary_base, "Base of rotary positions");
-  value("--window", model.window, "Read only so many positions back, its own included; 0: all");
-  value("--soft-cap", model.soft_cap, "Bend scores to stay within this; 0: no bending");
-  choice("--initialisation", model.initialisation, "How weights begin");
 }
 
 void add_training_options(CLI::App& command, TrainOptions& options) {
@@ -156,7 +132,9 @@ void add_train(CLI::App& program, Outcome&) {
               "train: ", name, " must not be empty");
     }
     require(!options->overwrite || !options->out.empty(), "train: --overwrite wants --out");
-    require(options->lines.empty() || options->text.empty(), "train: --lines and --text exclude each other");
+    require(command->count("--task") + command->count("--lines") + command->count("--text") <= 1,
+            "train: --task, --lines and --text exclude each other");
+    options->context_given = command->count("--context") > 0;
     if (!options->resume.empty()) refuse_changes(*command);
     stop_at_interrupt();
     run_training(*options, [] { return interrupted != 0; });

@@ -32,6 +32,23 @@ CorpusAccuracy judge(const std::vector<Writing>& sentences) {
   return accuracy;
 }
 
+void add_samples(Trainer& trainer, TrainEnd& end) {
+  const DataSource source = trainer.settings().data.source;
+  if (is_task(source)) {
+    end.no_samples = "the task " + trainer.settings().data.name() + " scores answers, not texts";
+    return;
+  }
+  const bool is_corpus = source == DataSource::corpus;
+  try {
+    end.samples = sample(trainer, is_corpus ? kJudgedSentences : kSamples);
+    if (is_corpus) end.accuracy = judge(end.samples);
+    end.samples.resize(kSamples);
+  } catch (const Error& error) {  // of a model that has diverged, say; the rest of the report still counts
+    end.samples.clear();
+    end.no_samples = error.what();
+  }
+}
+
 }  // namespace
 
 TrainStart measure_start(Trainer& trainer, const RunFolder& run, double estimated_seconds) {
@@ -66,15 +83,7 @@ TrainEnd measure_end(Trainer& trainer, const RunFolder& run, const std::filesyst
                             : *run.losses().back().validation_loss;
   end.best_validation_loss = trainer.best_validation();
   end.floor = trainer.data().floor();
-  const bool is_corpus = trainer.settings().data.source == DataSource::corpus;
-  try {
-    end.samples = sample(trainer, is_corpus ? kJudgedSentences : kSamples);
-    if (is_corpus) end.accuracy = judge(end.samples);
-    end.samples.resize(kSamples);
-  } catch (const Error& error) {  // of a model that has diverged, say; the rest of the report still counts
-    end.samples.clear();
-    end.no_samples = error.what();
-  }
+  add_samples(trainer, end);
   end.checkpoint = run.checkpoint(end.step);
   end.best = run.best();
   end.losses = run.losses_file();

@@ -91,8 +91,10 @@ bool train_or_say_what_is_kept(Trainer& trainer, RunFolder& run, const TrainingE
 void run_training(const TrainOptions& options, const std::function<bool()>& stop) {
   const Device device = use(options.compute);
   const fs::path checkpoint = options.resume.empty() ? fs::path() : find_checkpoint(options.resume);
-  const TrainSettings settings = settings_of(options, checkpoint);
+  TrainSettings settings = settings_of(options, checkpoint);
   const std::unique_ptr<Dataset> data = make_dataset(settings);
+  if (checkpoint.empty() && !options.context_given && data->longest_row() > 0)
+    settings.model.context = data->longest_row();
   Trainer trainer(settings, *data, device);
   RunFolder run = open_run(options, checkpoint, trainer);
 

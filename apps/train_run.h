@@ -17,6 +17,7 @@ struct TrainOptions {
   std::vector<double> betas;
   ComputeOptions compute;
   std::string out, resume;
+  bool context_given = false;  ///< else it is made for the task
   bool anomaly = false, graph = false, overwrite = false, json = false;
 };
 

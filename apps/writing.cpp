@@ -20,9 +20,6 @@ SavedModel load_saved_model(const std::filesystem::path& path, Device device) {
   return saved;
 }
 
-namespace {
-
-/// Rows begin with BOS; a stream knows no BOS, and its texts best begin after a line end, if it has any.
 std::vector<std::int64_t> prompt_ids(const Tokenizer& tokenizer, DataSource source, const std::string& text) {
   if (source == DataSource::text && text.empty()) {
     return tokenizer.knows("\n") ? tokenizer.encode("\n", "the prompt") : std::vector{kFirstContentId};
@@ -33,14 +30,12 @@ std::vector<std::int64_t> prompt_ids(const Tokenizer& tokenizer, DataSource sour
   return ids;
 }
 
-}  // namespace
-
 std::vector<Writing> write_texts(SequenceModel& model, const Tokenizer& tokenizer, DataSource source,
                                  const WritingSettings& settings, Device device) {
   const std::vector<std::int64_t> prompt = prompt_ids(tokenizer, source, settings.prompt);
-  const std::int64_t room = model.context() - static_cast<std::int64_t>(prompt.size()) + 1;
-  require(room > 0, "generate: a prompt of ", prompt.size(), " tokens does not fit the context of ",
-          model.context());
+  const std::int64_t context = model.config().context,
+                     room = context - static_cast<std::int64_t>(prompt.size()) + 1;
+  require(room > 0, "generate: a prompt of ", prompt.size(), " tokens does not fit the context of ", context);
   GenerateSettings how;
   how.new_tokens = settings.new_tokens == 0 ? room : settings.new_tokens;
   how.end = source == DataSource::text ? -1 : kEndId;

@@ -20,6 +20,10 @@ struct SavedModel {
 /// Reads the checkpoint `path`, or the newest one of the run `path`.
 SavedModel load_saved_model(const std::filesystem::path& path, Device device);
 
+/// The ids that a model trained on data of the kind `source` reads for `text`: rows begin with BOS; a stream
+/// knows no BOS, and an empty text stands for a line end, if it has any.
+std::vector<std::int64_t> prompt_ids(const Tokenizer& tokenizer, DataSource source, const std::string& text);
+
 /// What to write.
 struct WritingSettings {
   std::string prompt;           ///< continued; empty: a row from its beginning, or a text after a line end

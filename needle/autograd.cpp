@@ -64,6 +64,21 @@ void Node::release() {
   released = true;
 }
 
+namespace {
+
+/// What would be gone without the node: not the parameters.
+NDArrays kept_by(const Node& node) {
+  NDArrays kept = node.op->kept();
+  for (const Node::Slot& slot : node.inputs) {
+    if (!slot.leaf) kept.push_back(slot.array);
+  }
+  for (const Node::Slot& slot : node.outputs) kept.push_back(slot.array);
+  std::erase_if(kept, [](const NDArray& array) { return !array.defined(); });
+  return kept;
+}
+
+}  // namespace
+
 std::vector<Tensor> apply_op(std::unique_ptr<Op> op, const std::vector<Tensor>& inputs) {
   std::vector<NDArray> arrays;
   arrays.reserve(inputs.size());
@@ -85,13 +100,14 @@ std::vector<Tensor> apply_op(std::unique_ptr<Op> op, const std::vector<Tensor>& 
       rethrow_with_place(error, op->name(), Phase::forward, current_path());
     }
   };
-  if (Observer* observer = current_observer()) {
+  Observer* const observer = current_observer();
+  const char* const name = op->name();
+  if (observer) {
     const ObserverScope inner(nullptr);
-    observer->before({op->name(), Phase::forward, current_path(), arrays, {}, 0});
+    observer->before({name, Phase::forward, current_path(), arrays, {}, 0});
     results = compute();
     observer->computed(results);
     operations = op->operations(arrays, results);
-    observer->after({op->name(), Phase::forward, current_path(), arrays, results, operations});
   } else {
     results = compute();
   }
@@ -120,6 +136,11 @@ std::vector<Tensor> apply_op(std::unique_ptr<Op> op, const std::vector<Tensor>& 
     for (std::size_t i = 0; i < results.size(); ++i)
       node->outputs.emplace_back(results[i], reads_bit(reads.outputs, i));
     node->op = std::move(op);
+  }
+  if (observer) {
+    const ObserverScope inner(nullptr);
+    const NDArrays kept = node ? kept_by(*node) : NDArrays();
+    observer->after({name, Phase::forward, current_path(), arrays, results, operations, kept});
   }
   std::vector<Tensor> outputs;
   outputs.reserve(results.size());

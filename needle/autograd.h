@@ -165,6 +165,8 @@ class Op {
   /// The fast gradient; by default gradient() without recording.
   virtual void add_gradient(std::vector<NDArray> out_grads, const Saved& saved, GradientSums& into);
   virtual Reads reads() const { return {}; }
+  /// What compute() left in the op itself for the gradient.
+  virtual NDArrays kept() const { return {}; }
   /// Arithmetic operations of compute(), counted from the arrays: by default one an output element.
   virtual double operations(std::span<const NDArray> inputs, std::span<const NDArray> outputs) const;
   /// The same of the gradient, given those of compute(): by default as many again for each input that needs

@@ -297,7 +297,7 @@ class Walk final : public GradientSums {
     Observer* observer = current_observer();
     if (!observer) return add_gradient();
     const ObserverScope inner(nullptr);
-    std::vector<NDArray> inputs = out_grads, outputs;
+    NDArrays inputs = out_grads, outputs, kept;
     for (const Node::Slot& slot : node.inputs) {
       if (slot.array.defined()) inputs.push_back(slot.array);
     }
@@ -308,12 +308,12 @@ class Walk final : public GradientSums {
       if (!needs_[i]) continue;
       const Node::Slot& slot = node.inputs[i];
       if (slot.leaf && !targeted_)
-        outputs.push_back(slot.leaf->grad);
+        outputs.push_back(kept.emplace_back(slot.leaf->grad));
       else if (const GradientSum* sum = sum_at(slot.node.get(), slot.output, slot.leaf.get()))
         outputs.push_back(sum->array);
     }
     observer->after({node.op->name(), Phase::backward, node.path, inputs, outputs,
-                     node.op->gradient_operations(node.operations, needs_)});
+                     node.op->gradient_operations(node.operations, needs_), kept});
   }
 
   const Borders& borders_;

@@ -47,27 +47,59 @@ double attention_pairs(const AttentionSettings& settings, const Shape& full, con
   return static_cast<double>(pairs);
 }
 
+OpTally& OpTally::operator+=(const OpTally& other) {
+  calls += other.calls;
+  operations += other.operations;
+  bytes_read += other.bytes_read;
+  bytes_written += other.bytes_written;
+  bytes_kept += other.bytes_kept;
+  return *this;
+}
+
+namespace {
+
+double bytes_of(std::span<const NDArray> arrays) {
+  double bytes = 0;
+  for (const NDArray& array : arrays) bytes += array.defined() ? static_cast<double>(array.bytes()) : 0;
+  return bytes;
+}
+
+}  // namespace
+
+OpTally tally_of(const OpEvent& event) {
+  const auto is_view = [&](const NDArray& output) {
+    return !output.defined() || output.shares_elements_with(event.inputs.front());
+  };
+  OpTally tally{.calls = 1, .operations = event.operations, .bytes_kept = bytes_of(event.kept)};
+  if (!event.inputs.empty() && std::all_of(event.outputs.begin(), event.outputs.end(), is_view)) return tally;
+  tally.bytes_read = bytes_of(event.inputs);
+  tally.bytes_written = bytes_of(event.outputs);
+  return tally;
+}
+
 void OperationCounter::after(const OpEvent& event) {
-  if (event.phase != Phase::forward) return;
-  Tally& tally = forward_[event.op];
-  tally.operations += event.operations;
-  ++tally.calls;
+  OpTally tally = tally_of(event);
+  tally.bytes_kept = 0;
+  for (const NDArray& array : event.kept) {
+    if (kept_.insert(array.storage()).second)
+      tally.bytes_kept += static_cast<double>(array.storage().lock()->bytes());
+  }
+  tallies_[{event.phase, event.op, event.path}] += tally;
 }
 
-double OperationCounter::forward(const std::string& op) const {
-  const auto found = forward_.find(op);
-  return found == forward_.end() ? 0 : found->second.operations;
-}
-
-double OperationCounter::forward_products() const {
-  double total = 0;
-  for (const auto& [op, tally] : forward_) total += is_product(op) ? tally.operations : 0;
+OpTally OperationCounter::sum(Phase phase, const std::string& op) const {
+  OpTally total;
+  for (const auto& [key, tally] : tallies_) {
+    if (key.phase == phase && (op.empty() || key.op == op)) total += tally;
+  }
   return total;
 }
 
-std::uint64_t OperationCounter::calls(const std::string& op) const {
-  const auto found = forward_.find(op);
-  return found == forward_.end() ? 0 : found->second.calls;
+double OperationCounter::products(Phase phase) const {
+  double total = 0;
+  for (const auto& [key, tally] : tallies_)
+    total += key.phase == phase && is_product(key.op) ? tally.operations : 0;
+  return total;
 }
 
 }  // namespace needle

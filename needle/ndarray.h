@@ -127,6 +127,8 @@ class NDArray {
   /// Whether both are views of one storage.
   bool shares_elements_with(const NDArray& other) const { return storage_ == other.storage_; }
   std::uint64_t writes() const { return storage_ ? storage_->writes() : 0; }
+  /// The memory that it is a view of, without holding it.
+  std::weak_ptr<const Storage> storage() const { return storage_; }
 
   /// What kernels read; also how a fresh array is first filled.
   View view() const;

@@ -20,6 +20,9 @@ struct OpEvent {
   std::span<const NDArray> inputs, outputs;
   double operations;  ///< arithmetic operations, as counters.h counts them; backward: 0 if nobody watched
                       ///< forward
+  /// Forward: what the graph keeps for the gradient, parameters left out. Backward: gradients that stay with
+  /// leaves.
+  std::span<const NDArray> kept = {};
 };
 
 /// Is told of every op while an ObserverScope holds it. Ops that an op uses inside are part of it and not

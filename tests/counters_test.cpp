@@ -37,7 +37,7 @@ TEST_P(CountersTest, S31_AProductIsCountedAsTwiceItsMultiplications) {
   EXPECT_EQ(counter.forward("matmul"), 2 * 3 * 5 * 7);
   matmul(tensor({2, 4, 3, 5}), tensor({4, 5, 7}));
   EXPECT_EQ(counter.forward("matmul"), 2 * 3 * 5 * 7 * (1 + 8));
-  EXPECT_EQ(counter.calls("matmul"), 2);
+  EXPECT_EQ(counter.sum(Phase::forward, "matmul").calls, 2u);
   linear(tensor({2, 3, 5}), tensor({5, 7}), tensor({7}));
   EXPECT_EQ(counter.forward("linear"), 2 * 6 * 5 * 7);
   matmul_transposed(tensor({2, 3, 5}), tensor({7, 5}));
@@ -124,7 +124,7 @@ TEST_P(CountersTest, S37_DecodingReadsEachPastOnce) {
   EXPECT_EQ(counter.forward("attention"), 2 * 2 * (4 + 4) * pairs);
 }
 
-TEST_P(CountersTest, TheBackwardPassIsNotCounted) {
+TEST_P(CountersTest, TheBackwardPassIsCountedApart) {
   OperationCounter counter;
   AttentionOptions options;
   options.allowed = mask({1, 0, 1, 0, 1, 0, 1, 1, 0, 0, 1, 1, 0, 1, 1}, {1, 1, 3, 5});
@@ -135,9 +135,58 @@ TEST_P(CountersTest, TheBackwardPassIsNotCounted) {
   const double attended = counter.forward("attention"), products = counter.forward_products();
   EXPECT_EQ(attended, 2 * (4 + 6) * 4 * 9);
   EXPECT_EQ(products, attended + 2 * 12 * 6 * 2);
+  EXPECT_EQ(counter.sum(Phase::backward).calls, 0u);
   sum(y).backward();
   EXPECT_EQ(counter.forward_products(), products);
+  // Two products for each of the forward pass, and the scores once more.
+  EXPECT_EQ(counter.products(Phase::backward), 2.5 * attended + 2 * 2 * 12 * 6 * 2);
   EXPECT_TRUE(key.grad().defined());
+}
+
+TEST_P(CountersTest, BytesAreThoseOfWhatAnOpTakesAndGives) {
+  const double number = static_cast<double>(size_of(exact()));
+  const Tensor x(normal({2, 3}, 1)), weight(normal({3, 4}, 2), true), bias(normal({4}, 3), true);
+  OperationCounter counter;
+  const ObserverScope watch(&counter);
+  const Tensor y = linear(x, weight, bias, Epilogue::gelu);
+  const OpTally forward = counter.sum(Phase::forward, "linear_gelu");
+  EXPECT_EQ(forward.bytes_read, number * (6 + 12 + 4));
+  EXPECT_EQ(forward.bytes_written, number * 8);
+  EXPECT_EQ(forward.bytes_kept, number * (6 + 8));  // x, and the slope of the activation
+  const Tensor same = reshape(y, {8});
+  EXPECT_EQ(counter.sum(Phase::forward, "reshape").bytes_read, 0);
+  EXPECT_EQ(counter.sum(Phase::forward, "reshape").bytes_kept, 0);
+  same.backward(normal({8}, 4));
+  const OpTally backward = counter.sum(Phase::backward, "linear_gelu");
+  EXPECT_EQ(backward.bytes_read, number * (8 + 6 + 12 + 4));
+  EXPECT_EQ(backward.bytes_written, number * (12 + 4));
+  EXPECT_EQ(backward.bytes_kept, number * (12 + 4));  // the gradients of the parameters
+}
+
+TEST_P(CountersTest, KeptBytesAreTheMemoryThatTheGraphHolds) {
+  for (const bool gated : {false, true}) {
+    BlockConfig config;
+    config.width = 8;
+    config.heads = config.key_value_heads = 2;
+    config.ffn = 20;
+    if (gated) config.activation = Activation::gated;
+    Generator random(1);
+    const Block block(config, {random, device()});
+    const Tensor x(normal({2, 5, 8}, 1, DType::f32));
+    const std::size_t before = device()->memory_stats().live;
+    OperationCounter counter;
+    const ObserverScope watch(&counter);
+    const Tensor y = block.forward(x, {}, {}, 0);
+    const double held = static_cast<double>(device()->memory_stats().live - before),
+                 own = static_cast<double>(x.array().bytes());  // x is kept, but was there; y is not kept
+    EXPECT_EQ(counter.sum(Phase::forward).bytes_kept - own, held - own);
+    const NoGrad off;
+    OperationCounter none;
+    const ObserverScope watch_again(&none);
+    block.forward(x, {}, {}, 0);
+    EXPECT_EQ(none.sum(Phase::forward).bytes_kept, 0);
+    EXPECT_EQ(none.forward_products(), counter.forward_products());
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CountersTest, testing::ValuesIn(all_devices()), device_name);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <fstream>
@@ -126,6 +127,13 @@ TEST_F(ProgramTest, WrongInputIsOneLineAndCode2) {
       {{"train", "--lines", "latin.txt"}, "line 1"},
       {{"train", "--lines", "names.txt", "--text", "names.txt"}, "exclude"},
       {{"train", "--lines", "names.txt", "--context", "3"}, "context"},
+      {{"train", "--task", "nothing"}, "recall"},
+      {{"train", "--task", "lines"}, "recall"},
+      {{"train", "--task", "recall", "--text", "names.txt"}, "exclude"},
+      {{"train", "--task", "recall", "--distance", "7"}, "even"},
+      {{"train", "--task", "copy", "--distance", "-1"}, "distance"},
+      {{"train", "--distance", "8"}, "distance"},
+      {{"train", "--task", "recall", "--context", "20"}, "context of 20"},
       {{"train", "--text", "names.txt", "--context", "500"}, "501"},
       {{"train", "--resume", "missing"}, "missing"},
       {{"train", "--resume", "empty"}, "empty"},
@@ -142,6 +150,17 @@ TEST_F(ProgramTest, WrongInputIsOneLineAndCode2) {
       {{"bench", "--trace", "t.json"}, "--work"},
       {{"train", "--lines", "names.txt", "--precision", "f8"}, "bf16"},
       {{"train", "--gemm", "abacus"}, "openblas"},
+      {{"check", "--length", "0"}, "--length"},
+      {{"check", "--model", "oracle"}, "encoder-decoder"},
+      {{"check", "--heads", "5"}, "heads"},
+      {{"check", "--dilations", "1,x"}, "--dilations"},
+      {{"check", "--context", "4", "--length", "5"}, "context of 4"},
+      {{"check", "--checkpoint", "empty"}, "empty"},
+      {{"check", "--checkpoint", "empty", "--layers", "3"}, "--layers"},
+      {{"check", "--svg", "missing/check.svg"}, "missing"},
+      {{"attention", "--text", "anna"}, "--checkpoint"},
+      {{"attention", "--checkpoint", "empty"}, "--text"},
+      {{"attention", "--checkpoint", "empty", "--text", "anna"}, "empty"},
       {{"inspect", "names.txt"}, "names.txt"},
       {{"inspect", "short.safetensors"}, "short.safetensors"},
       {{"inspect", "nested.safetensors"}, "nested"}};
@@ -183,6 +202,50 @@ TEST_F(ProgramTest, ARunCanBeInspectedEvaluatedAndContinuedInWriting) {
   EXPECT_EQ(run(writing).output, written.output);
 }
 
+TEST_F(ProgramTest, CheckShowsWhoReadsWhom) {
+  const Result shown =
+      run({"check", "--window", "3", "--layers", "2", "--length", "8", "--svg", "check.svg"});
+  EXPECT_EQ(shown.code, 0) << shown.errors;
+  for (const char* part :
+       {"causal: no position reads the future", "reads 5 of 8", "a span of 5", "8  ······██████████"})
+    EXPECT_TRUE(contains(shown.output, part));
+  for (const char* part : {"<svg", "output", "input", "does not read"})
+    EXPECT_TRUE(contains(read_file(folder_ / "check.svg"), part));
+  const Result object = run({"check", "--length", "4", "--json"});
+  const nlohmann::json json = nlohmann::json::parse(object.output);
+  EXPECT_EQ(json.at("reads").at(1), nlohmann::json({1, 1, 0, 0}));
+  EXPECT_EQ(json.at("first_change"), nlohmann::json({1, 2, 3, 4}));
+  EXPECT_TRUE(json.at("causal").get<bool>());
+}
+
+TEST_F(ProgramTest, AttentionShowsTheWeightsOfAHead) {
+  ASSERT_EQ(run(training("run", 5)).code, 0);
+  Arguments looking{"attention", "--checkpoint", "run", "--text", "anna", "--head", "1", "--svg", "head.svg"};
+  const Result shown = run(looking);
+  EXPECT_EQ(shown.code, 0) << shown.errors;
+  for (const char* part : {"blocks.0.attention, head 1 of 2", "BOS", "1.000", "·"})
+    EXPECT_TRUE(contains(shown.output, part));
+  for (const char* part : {"<svg", ">BOS<", ">n<", "query", "key"})
+    EXPECT_TRUE(contains(read_file(folder_ / "head.svg"), part));
+  looking.push_back("--json");
+  const nlohmann::json json = nlohmann::json::parse(run(looking).output);
+  EXPECT_EQ(json.at("keys"), nlohmann::json({"BOS", "a", "n", "n", "a"}));
+  EXPECT_EQ(json.at("weights").at(0), nlohmann::json({1, 0, 0, 0, 0}));
+  for (const auto& [option, value, part] :
+       std::vector<std::array<std::string, 3>>{{"--layer", "1", "layers are 0 to 0"},
+                                               {"--head", "2", "heads are 0 to 1"},
+                                               {"--text", "anna anna", "context"},
+                                               {"--text", "zoe", "'z'"}}) {
+    Arguments wrong{"attention", "--checkpoint", "run"};
+    if (option != "--text") wrong.insert(wrong.end(), {"--text", "anna"});
+    wrong.insert(wrong.end(), {option, value});
+    const Result result = run(wrong);
+    EXPECT_EQ(result.code, 2) << option;
+    EXPECT_TRUE(contains(result.errors, part));
+    EXPECT_EQ(std::count(result.errors.begin(), result.errors.end(), '\n'), 1) << result.errors;
+  }
+}
+
 TEST_F(ProgramTest, BenchMeasuresOpsFloorsTracesAndOtherCommands) {
   const Result table = run({"bench", "--work", "attention-16", "--steps", "2", "--per-op", "--floor"});
   ASSERT_EQ(table.code, 0) << table.errors;
@@ -207,6 +270,19 @@ TEST_F(ProgramTest, BenchMeasuresOpsFloorsTracesAndOtherCommands) {
   EXPECT_EQ(nlohmann::json::parse(scaling.output).at("seconds").size(), 4u) << scaling.errors;
   const Result narrow = run({"bench", "--work", "W1-8", "--steps", "1", "--precision", "bf16", "--json"});
   EXPECT_EQ(nlohmann::json::parse(narrow.output).at("precision"), "bf16") << narrow.errors;
+}
+
+TEST_F(ProgramTest, ATaskIsTrainedOnWithRoomForItsRowsAndGoesOn) {
+  const Arguments small{"--width=8", "--heads=2",          "--layers=1",
+                        "--batch=2", "--evaluate-every=2", "--threads=1"};
+  Arguments first{"train", "--task", "recall", "--distance=90", "--steps=2", "--out=run"};
+  first.insert(first.end(), small.begin(), small.end());
+  const Result result = run(first);
+  ASSERT_EQ(result.code, 0) << result.errors;
+  EXPECT_TRUE(contains(result.output, {"recall: generated", "context 107", "none: the task recall"}));
+  const Result again = run({"train", "--resume", "run", "--json"});
+  EXPECT_EQ(again.code, 0) << again.errors;
+  EXPECT_TRUE(contains(again.output, {"\"distance\":90", "\"source\":\"recall\""}));
 }
 
 TEST_F(ProgramTest, ARunInBf16GoesOnInBf16) {

@@ -39,6 +39,14 @@ class Dataset {
   virtual std::string description() const = 0;
   /// The least validation loss that any model can reach, in nats per valid target, where it is known.
   virtual std::optional<double> floor() const { return std::nullopt; }
+  /// The accuracy of whoever doesn't see what a label depends on, where it is known.
+  virtual std::optional<double> chance() const { return std::nullopt; }
+  /// The most positions of a row, which a model must be able to read; 0: what its context was made for.
+  virtual std::int64_t longest_row() const { return 0; }
+  /// Whether rows are translations of a source.
+  virtual bool has_source() const { return false; }
+  /// Numbers of a position where positions are no tokens; 0: they are.
+  virtual std::int64_t feature_width() const { return 0; }
 };
 
 /// FNV-1a, 64 bits, over `ids` as eight little-endian bytes each; goes on from `hash` (Fowler, Noll and Vo).

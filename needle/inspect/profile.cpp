@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "backends/clock.h"
+#include "needle/counters.h"
 #include "needle/io/files.h"
 
 namespace needle {
@@ -16,24 +17,6 @@ void wait_for(std::span<const NDArray> arrays) {
   for (const NDArray& array : arrays) {
     if (array.defined()) return array.device()->synchronize();
   }
-}
-
-double bytes_of(std::span<const NDArray> arrays) {
-  double bytes = 0;
-  for (const NDArray& array : arrays) {
-    if (array.defined()) bytes += static_cast<double>(array.count() * size_of(array.dtype()));
-  }
-  return bytes;
-}
-
-/// What an op reads and writes: nothing where all it gives are views of its first input, or gradients passed
-/// on.
-double bytes_moved(const OpEvent& event) {
-  const auto is_view = [&](const NDArray& output) {
-    return !output.defined() || output.shares_elements_with(event.inputs.front());
-  };
-  if (!event.inputs.empty() && std::all_of(event.outputs.begin(), event.outputs.end(), is_view)) return 0;
-  return bytes_of(event.inputs) + bytes_of(event.outputs);
 }
 
 std::vector<Shape> shapes_of(std::span<const NDArray> arrays) {
@@ -65,8 +48,9 @@ void Profiler::computed(std::span<const NDArray> outputs) {
 }
 
 void Profiler::after(const OpEvent& event) {
+  const OpTally tally = tally_of(event);
   ops_.push_back({event.op, event.path, event.phase, started_ - origin_, ended_ - started_, event.operations,
-                  bytes_moved(event), shapes_of(event.inputs), shapes_of(event.outputs)});
+                  tally.bytes_read + tally.bytes_written, shapes_of(event.inputs), shapes_of(event.outputs)});
 }
 
 std::vector<ProfileRow> profile_table(const std::vector<ProfiledOp>& ops) {

@@ -2,8 +2,6 @@
 #include "needle/inspect/svg.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <sstream>
@@ -12,6 +10,7 @@
 #include <utility>
 
 #include "backends/error.h"
+#include "needle/inspect/svg_text.h"
 
 namespace needle {
 namespace {
@@ -31,45 +30,6 @@ constexpr std::string_view kReferenceStyle = " stroke=\"#555\" stroke-width=\"1.
 
 bool drawable(double value) { return std::abs(value) <= kLargest; }
 
-/// Text for XML. Control characters, which XML cannot hold, become spaces.
-std::string escaped(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      case '\'':
-        result += "&#39;";
-        break;
-      default:
-        result += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-  }
-  return result;
-}
-
-/// The width of `text` in a sans-serif font, roughly.
-double text_width(std::string_view text, double size) {
-  const auto is_character_start = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; };
-  return 0.58 * size * static_cast<double>(std::ranges::count_if(text, is_character_start));
-}
-
-/// `value` with `decimals` places, the same in every locale.
-std::string digits(double value, std::chars_format format, int decimals) {
-  std::array<char, 64> buffer;
-  return {buffer.data(), std::to_chars(buffer.begin(), buffer.end(), value, format, decimals).ptr};
-}
-
 /// "1,500.25"
 std::string plain_number(double value, int decimals) {
   std::string text = digits(value, std::chars_format::fixed, decimals);
@@ -87,9 +47,6 @@ std::string scientific_number(double value, int decimals) {
   const std::size_t exponent = text.find('e') + 1;
   return text.substr(0, exponent) + std::to_string(std::stoi(text.substr(exponent)));
 }
-
-/// A place on the drawing, with a tenth of a unit.
-std::string place(double value) { return digits(value, std::chars_format::fixed, 1); }
 
 /// The range of values along one axis and the units that it covers on the drawing.
 class Scale {
@@ -253,13 +210,7 @@ class Drawing {
   }
 
   void frame() {
-    out_ << "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " << kWidth << ' ' << kHeight
-         << "\" width=\"" << kWidth << "\" height=\"" << kHeight
-         << "\" role=\"img\" font-family=\"system-ui, -apple-system, 'Segoe UI', "
-         << "'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif\" font-size=\"" << kLabelSize
-         << "\" fill=\"#444\">\n"
-         << "<title>" << escaped(chart_.title) << "</title>\n"
-         << "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n";
+    out_ << svg_start(chart_.title, kWidth, kHeight, kLabelSize);
     const double title_size =
         std::min(19.0, 19 * (kWidth - left_ - 20) / (1.1 * text_width(chart_.title, 19) + 1));
     words(left_, 36, " font-size=\"" + place(title_size) + "\" font-weight=\"600\" fill=\"#111\"",

@@ -1,24 +1,22 @@
 // The decoder-only transformer; without its causal mask the same weights are an encoder (S08).
 #pragma once
 
+#include "needle/models/token_model.h"
 #include "needle/models/transformer.h"
 
 namespace needle {
 
 /// Token and position embedding, blocks, final norm (pre-norm only), head.
-class Decoder : public SequenceModel {
+class Decoder : public TokenModel {
  public:
   /// The scheme of its beginning is the config's.
   Decoder(const ModelConfig& config, Generator& random, Device device = cpu(), DType dtype = DType::f32);
 
-  const ModelConfig& config() const override { return config_; }
   Tensor embed(const SequenceInput& input, const Pass& pass) override;
   Tensor states(const Tensor& embedded, const SequenceInput& input, const Pass& pass) override;
   /// The same for one with cross-attention (config.cross): its blocks read `memory` as well, [batch, source
   /// time, width], where input.source_real says so.
   Tensor states(const Tensor& embedded, const SequenceInput& input, const Pass& pass, const Tensor& memory);
-  Tensor head(const Tensor& states) override;
-  Tensor head_loss(const Tensor& states, const NDArray& labels, const LossOptions& options = {}) override;
   Cache empty_state(std::int64_t batch, std::int64_t longest) override;
   std::int64_t context() const override { return config_.context; }
   void list(Parts& parts) override;
@@ -28,10 +26,7 @@ class Decoder : public SequenceModel {
  private:
   Decoder(const ModelConfig& config, const Init& init);
 
-  ModelConfig config_;
-  Embedding token_embedding_;
   Transformer transformer_;
-  std::optional<Linear> head_;
 };
 
 }  // namespace needle

@@ -1,8 +1,10 @@
 #include "needle/models/model.h"
 
+#include "needle/models/convolutional.h"
 #include "needle/models/decoder.h"
 #include "needle/models/encoder_decoder.h"
 #include "needle/models/patches.h"
+#include "needle/models/recurrent.h"
 
 namespace needle {
 
@@ -19,10 +21,11 @@ std::unique_ptr<SequenceModel> make_model(const ModelConfig& config, Generator& 
     case ModelKind::rnn:
     case ModelKind::gru:
     case ModelKind::lstm:
+      return std::make_unique<RecurrentModel>(config, random, device, dtype);
     case ModelKind::convolution:
-      break;
+      return std::make_unique<ConvolutionalModel>(config, random, device, dtype);
   }
-  fail("model: no such kind yet");
+  fail("model: of an unknown kind");
 }
 
 }  // namespace needle

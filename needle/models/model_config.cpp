@@ -73,10 +73,25 @@ std::int64_t DecoderConfig::parameter_count() const {
 }
 
 std::int64_t ModelConfig::receptive_field() const {
+  if (has_attention()) return window == 0 ? 0 : 1 + layers * (window - 1);
   if (kind != ModelKind::convolution) return 0;
   std::int64_t reach = 1;
   for (std::int64_t layer = 0; layer < layers; ++layer) reach += (kernel - 1) * dilation(layer);
   return reach;
+}
+
+std::int64_t ModelConfig::parameter_count() const {
+  if (has_attention()) return DecoderConfig::parameter_count();
+  const std::int64_t square = width * width, bias_count = bias ? width : 0;
+  std::int64_t layer = norm_parameter_count();
+  if (is_recurrent()) {
+    const std::int64_t gates = kind == ModelKind::rnn ? 1 : kind == ModelKind::gru ? 3 : 4;
+    layer += 2 * gates * (square + bias_count);
+  } else {
+    layer += kernel * square + bias_count;
+  }
+  return vocabulary * width + layers * layer + norm_parameter_count() +
+         (tied ? 0 : (width + (bias ? 1 : 0)) * vocabulary);
 }
 
 ModelConfig ModelConfig::resolved() const {
@@ -91,7 +106,7 @@ ModelConfig ModelConfig::resolved() const {
   }
   require(kind != ModelKind::patches || features > 0,
           "model: patches want features, the numbers of each, got ", features);
-  if (!has_attention()) result.heads = 1, result.key_value_heads = 1;
+  if (!has_attention()) result.heads = 1, result.key_value_heads = 1, result.order = NormOrder::pre;
   static_cast<DecoderConfig&>(result) = result.DecoderConfig::resolved();
   return result;
 }

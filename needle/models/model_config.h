@@ -50,9 +50,11 @@ struct ModelConfig : DecoderConfig {
   std::int64_t dilation(std::int64_t layer) const {
     return dilations[static_cast<std::size_t>(layer) % dilations.size()];
   }
-  /// How far back a state reads, itself included: 1 + (kernel - 1) sum of dilations for a convolution (S29);
-  /// 0: everything before it.
+  /// How far back a state reads, itself included: 1 + (kernel - 1) sum of dilations for a convolution (S29),
+  /// 1 + layers (window - 1) for attention within a window; 0: everything before it.
   std::int64_t receptive_field() const;
+  /// How many numbers the parameters of such a model hold, by formula.
+  std::int64_t parameter_count() const;
   /// The config with every 0 filled in. Throws when sizes do not fit together.
   ModelConfig resolved() const;
 };

@@ -3,7 +3,7 @@
 namespace needle {
 
 Patches::Patches(const ModelConfig& config, Generator& random, Device device, DType dtype)
-    : Patches(fitting(config, device, dtype), transformer_init(config, random, device, dtype)) {}
+    : Patches(fitting(config, device, dtype), init_of(config, random, device, dtype)) {}
 
 Patches::Patches(const ModelConfig& config, const Init& init)
     : config_(config),

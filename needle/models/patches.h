@@ -1,6 +1,7 @@
 // A classifier of things that come as patches: images cut into squares (Dosovitskiy et al. 2021).
 #pragma once
 
+#include "needle/models/model_init.h"
 #include "needle/models/transformer.h"
 
 namespace needle {

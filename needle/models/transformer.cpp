@@ -1,27 +1,6 @@
 #include "needle/models/transformer.h"
 
-#include <cmath>
-
-#include "needle/precision.h"
-
 namespace needle {
-
-Init transformer_init(const ModelConfig& config, Generator& random, Device device, DType dtype) {
-  const double branches = static_cast<double>((config.cross ? 3 : 2) * config.layers);
-  return {random, device, dtype, config.initialisation, 1 / std::sqrt(branches)};
-}
-
-ModelConfig fitting(const ModelConfig& config, Device device, DType dtype) {
-  const ModelConfig full = config.resolved();
-  const double width = static_cast<double>(full.width),
-               rows = static_cast<double>(full.layers) * (2 * width + 2 * static_cast<double>(full.ffn)) +
-                      static_cast<double>(full.vocabulary);
-  const double needed = rows * width * static_cast<double>(size_of(dtype)),
-               there = static_cast<double>(device->total_memory());
-  require(needed < there, "model: its matrices need ", std::llround(needed / 1e9), " GB, and ", device.name(),
-          " has ", std::llround(there / 1e9));
-  return full;
-}
 
 namespace {
 
@@ -50,10 +29,7 @@ Tensor Transformer::begin(const Tensor& tokens, const SequenceInput& input, cons
   require(!input.real.defined() || input.real.shape() == Shape{tokens.size(0), tokens.size(1)},
           "model: the mask must be [batch, time] = [", tokens.size(0), ", ", tokens.size(1), "], got ",
           input.real.shape());
-  const auto as_stream = [&](const Tensor& x) {
-    return dropout_.forward(x.dtype() == DType::f32 ? cast(x, residual_dtype()) : x, pass);
-  };
-  if (config_.positions == Positions::rotary) return as_stream(tokens);
+  if (config_.positions == Positions::rotary) return dropout_.forward(as_residual(tokens), pass);
   const NDArray positions = positions_of(tokens, input, pass);
   // Where the device runs ahead, nobody waits for positions that were given; looking them up tells later.
   if (positions.count() > 0 && !(input.positions.defined() && positions.device()->runs_ahead())) {
@@ -63,7 +39,7 @@ Tensor Transformer::begin(const Tensor& tokens, const SequenceInput& input, cons
   }
   const Tensor places =
       position_embedding_ ? position_embedding_->forward(positions) : gather_rows(sinusoidal_, positions);
-  return as_stream(tokens + places);
+  return dropout_.forward(as_residual(tokens + places), pass);
 }
 
 Tensor Transformer::states(const Tensor& embedded, const SequenceInput& input, const Pass& pass,

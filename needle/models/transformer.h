@@ -5,12 +5,6 @@
 
 namespace needle {
 
-/// How a transformer's weights begin; the scheme is the config's.
-Init transformer_init(const ModelConfig& config, Generator& random, Device device, DType dtype);
-
-/// The config resolved. Throws where the matrices alone do not fit into the device's memory.
-ModelConfig fitting(const ModelConfig& config, Device device, DType dtype);
-
 /// Positions, blocks, and the final norm (pre-norm only).
 class Transformer : public Module {
  public:

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "needle/precision.h"
+
 namespace needle {
 
 namespace {
@@ -75,6 +77,8 @@ void Norm::list(Parts& parts) {
   parts("weight", weight);
   parts("bias", bias);
 }
+
+Tensor as_residual(const Tensor& x) { return x.dtype() == DType::f32 ? cast(x, residual_dtype()) : x; }
 
 Dropout::Dropout(double chance) : p(chance) {
   require(p >= 0 && p <= 1, "dropout: the chance must be in [0, 1], got ", p);

@@ -64,6 +64,9 @@ struct RMSNorm : Norm {
       : Norm(NormKind::rms, width, false, init, small) {}
 };
 
+/// x in the type in which the residual stream is kept (precision.h).
+Tensor as_residual(const Tensor& x);
+
 /// Zeroes elements with chance p while training; the identity otherwise. Added to the residual where there is
 /// one.
 struct Dropout : Module {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "needle/counters.h"
+#include "needle/ops/attention_watch.h"
 #include "needle/ops/elementwise.h"
 #include "needle/ops/matmul.h"
 #include "needle/ops/reduce.h"
@@ -154,6 +155,7 @@ struct AttentionOp final : FusedOp {
 
   const char* name() const override { return "attention"; }
   Reads reads() const override { return {Reads::kAll, 1}; }
+  NDArrays kept() const override { return {kernels.log_sum}; }
 
   Tensors definition(const Tensors& inputs) const override {
     return {attention_definition(inputs[0], inputs[1], inputs[2], kernels.options,
@@ -204,6 +206,7 @@ struct SelfAttentionOp final : FusedOp {
 
   const char* name() const override { return "attention"; }
   Reads reads() const override { return {Reads::kAll, 1}; }
+  NDArrays kept() const override { return {kernels.log_sum}; }
 
   Tensors definition(const Tensors& inputs) const override {
     const Tensors parts = split_heads(inputs[0], heads, key_heads);
@@ -291,6 +294,17 @@ void require_options(const AttentionOptions& options, const Shape& full, Device 
   if (options.strict) require_keys_for_all(options, full, device);
 }
 
+/// Offers what `weights_of` computes to the watch of this thread; it is no part of what is recorded or
+/// observed.
+template <class F>
+void tell_watch(const F& weights_of) {
+  const AttentionWatch* watch = AttentionWatch::current();
+  if (!watch) return;
+  const NoGrad off;
+  const ObserverScope unobserved(nullptr);
+  watch->tell(current_path(), [&] { return weights_of().array(); });
+}
+
 }  // namespace
 
 Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionOptions& options,
@@ -314,6 +328,7 @@ Tensor attention(const Tensor& query, const Tensor& key, const Tensor& value, co
             name_of(computing(query.dtype())), ", got ", name_of(bias.dtype()));
     inputs.push_back(bias);
   }
+  tell_watch([&] { return attention_weights(query, key, options, bias); });
   return apply_op<AttentionOp>(inputs, options);
 }
 
@@ -340,6 +355,10 @@ Tensor self_attention(const Tensor& packed, std::int64_t heads, std::int64_t key
       "self_attention: wants [batch, time, (heads + 2 key heads) width] with ", heads,
       " heads, a multiple of ", key_heads, " key heads, got ", packed.shape());
   require_options(options, {packed.size(0), heads, packed.size(1), packed.size(1)}, packed.device());
+  tell_watch([&] {
+    const Tensors parts = split_heads(packed, heads, key_heads);
+    return attention_weights(parts[0], parts[1], options);
+  });
   return apply_op<SelfAttentionOp>({packed}, heads, key_heads, options);
 }
 

@@ -33,6 +33,7 @@ struct CausalConvolutionOp final : FusedOp {
   NDArray slope;  // of the activation, for the gradient
 
   const char* name() const override { return "causal_convolution"; }
+  NDArrays kept() const override { return {slope}; }
 
   Tensors definition(const Tensors& inputs) const override {
     return {causal_convolution_definition(inputs[0], inputs[1], has_bias ? inputs[2] : Tensor(), dilation,

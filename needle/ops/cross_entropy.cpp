@@ -76,6 +76,7 @@ struct LinearCrossEntropyOp final : FusedOp {
   NDArrays gradients;  // theirs, for a gradient of 1
 
   const char* name() const override { return "linear_cross_entropy"; }
+  NDArrays kept() const override { return gradients; }
 
   Tensors definition(const Tensors& inputs) const override {
     const Tensor product = matmul(cast(inputs[0], inputs[1].dtype()), transpose(inputs[1]));

@@ -104,6 +104,8 @@ struct LinearOp final : FusedOp {
     return "linear";
   }
 
+  NDArrays kept() const override { return {slope}; }
+
   Tensors definition(const Tensors& inputs) const override {
     const DType wide = computing(inputs[1].dtype());
     const Tensor product = matmul(cast(inputs[0], wide), cast(inputs[1], wide));

@@ -38,6 +38,7 @@ struct NormOp final : FusedOp {
   NDArray mean, inverse_deviation;  // of each row, for the gradient
 
   const char* name() const override { return kind == NormKind::layer ? "layer_norm" : "rms_norm"; }
+  NDArrays kept() const override { return {mean, inverse_deviation}; }
   int bias_index() const { return has_weight ? 2 : 1; }
 
   Tensors definition(const Tensors& inputs) const override {

@@ -65,13 +65,14 @@ struct RecurrenceOp final : FusedOp {
   RecurrentCell kind;
   NDArray real;
   bool has_bias;
-  NDArray kept;  // for the gradient
+  NDArray remembered;  // of each step, for the gradient
 
   bool has_cell() const { return kind == RecurrentCell::lstm; }
   std::size_t bias_index() const { return has_cell() ? 4 : 3; }
 
   const char* name() const override { return "recurrence"; }
   Reads reads() const override { return {Reads::kAll, 1}; }
+  NDArrays kept() const override { return {remembered}; }
 
   Tensors definition(const Tensors& inputs) const override {
     const RecurrentStates result =
@@ -86,11 +87,12 @@ struct RecurrenceOp final : FusedOp {
     const std::int64_t batch = input.size(0), time = input.size(1), width = state.size(1),
                        kinds = kept_of(kind);
     const NDArray states = NDArray::empty({batch, time, width}, input.dtype(), input.device());
-    kept = NDArray::empty({batch, time, kinds, width}, input.dtype(), input.device());
+    remembered = NDArray::empty({batch, time, kinds, width}, input.dtype(), input.device());
     states.device()->recurrence(kind, arrays(inputs, states));
     if (!has_cell()) return {states};
     // Without steps the cell is what it was.
-    const NDArray last = time == 0 ? inputs[3] : kept.slice(1, time - 1, time).slice(2, kinds - 1, kinds);
+    const NDArray last =
+        time == 0 ? inputs[3] : remembered.slice(1, time - 1, time).slice(2, kinds - 1, kinds);
     return {states, last.reshape({batch, width}).copy()};
   }
 
@@ -143,7 +145,7 @@ struct RecurrenceOp final : FusedOp {
             has_cell() ? inputs[3].view() : View{},
             real.optional_view(),
             states.view(),
-            kept.view()};
+            remembered.view()};
   }
 
   /// The state before each step, [batch, time, width].

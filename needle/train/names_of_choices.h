@@ -7,7 +7,14 @@
 namespace needle {
 
 inline ChoiceNames<DataSource> names_of(DataSource) {
-  return {{"corpus", DataSource::corpus}, {"lines", DataSource::lines}, {"text", DataSource::text}};
+  return {{"corpus", DataSource::corpus},
+          {"lines", DataSource::lines},
+          {"text", DataSource::text},
+          {"copy", DataSource::copy},
+          {"recall", DataSource::recall},
+          {"brackets", DataSource::brackets},
+          {"translation", DataSource::translation},
+          {"shapes", DataSource::shapes}};
 }
 inline ChoiceNames<OptimizerKind> names_of(OptimizerKind) {
   return {{"sgd", OptimizerKind::sgd}, {"adam", OptimizerKind::adam}, {"adamw", OptimizerKind::adamw}};

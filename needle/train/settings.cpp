@@ -3,6 +3,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "needle/data/tasks.h"
 #include "needle/data/utf8.h"
 #include "needle/models/each_setting.h"
 #include "needle/train/names_of_choices.h"
@@ -17,6 +18,7 @@ const auto each_setting = [](auto& s, const auto& visit) {
   visit("file", s.data.file);
   visit("tokens", s.data.tokens);
   visit("validation", s.data.validation);
+  visit("distance", s.data.distance);
   visit("optimizer", s.optimizer);
   visit("steps", s.steps);
   visit("batch", s.batch);
@@ -75,6 +77,11 @@ void TrainSettings::validate() const {
   require(momentum >= 0 && momentum < 1, "train: momentum must be in [0, 1), got ", momentum);
   require(repair_utf8(data.file) == data.file,
           "train: the name of the data file is not UTF-8: ", repair_utf8(data.file));
+  at_least("distance", static_cast<double>(data.distance), 0);
+  const bool asks_back = data.source == DataSource::copy || data.source == DataSource::recall ||
+                         data.source == DataSource::brackets;
+  require(data.distance == 0 || asks_back, "train: distance is for the tasks copy, recall and brackets, not ",
+          name_of_choice(data.source));
   require(data.validation > 0 && data.validation < 1, "train: validation must be in (0, 1), got ",
           data.validation);
 }
@@ -88,30 +95,53 @@ void from_json(const nlohmann::json& json, TrainSettings& settings) {
   if (complete.is_object()) {  // runs of before there was a choice
     complete.emplace("precision", "f32");
     complete.emplace("half_residual", false);
+    complete.emplace("distance", 0);
   }
   settings_from_json("training settings", complete, settings, each_setting);
   settings.validate();
 }
 
+bool is_file(DataSource source) { return source == DataSource::lines || source == DataSource::text; }
+bool is_task(DataSource source) { return source != DataSource::corpus && !is_file(source); }
+
 std::string DataSettings::name() const {
-  return source == DataSource::corpus ? "corpus" : std::filesystem::path(file).stem().string();
+  return is_file(source) ? std::filesystem::path(file).stem().string() : name_of_choice(source);
 }
+
+namespace {
+
+Task task_of(const DataSettings& data) {
+  switch (data.source) {
+    case DataSource::copy:
+      return copy_task(data.distance);
+    case DataSource::recall:
+      return recall_task(data.distance);
+    case DataSource::brackets:
+      return brackets_task(data.distance);
+    case DataSource::translation:
+      return translation_task();
+    case DataSource::shapes:
+      return shapes_task();
+    case DataSource::corpus:
+    case DataSource::lines:
+    case DataSource::text:
+      break;
+  }
+  fail("train: ", name_of_choice(data.source), " is no task");
+}
+
+}  // namespace
 
 std::unique_ptr<Dataset> make_dataset(const TrainSettings& settings) {
   const auto seed = static_cast<std::uint64_t>(settings.seed);
+  if (is_task(settings.data.source)) return std::make_unique<GeneratedDataset>(task_of(settings.data), seed);
   FileOptions options;
   options.tokens = settings.data.tokens;
   options.validation_share = settings.data.validation;
   options.format.context = settings.model.context;
   options.seed = seed;
-  switch (settings.data.source) {
-    case DataSource::lines:
-      return rows_from_file(settings.data.file, options);
-    case DataSource::text:
-      return stream_from_file(settings.data.file, options);
-    case DataSource::corpus:
-      break;
-  }
+  if (settings.data.source == DataSource::lines) return rows_from_file(settings.data.file, options);
+  if (settings.data.source == DataSource::text) return stream_from_file(settings.data.file, options);
   constexpr std::int64_t kTrainingSentences = 100000, kValidationSentences = 1000;
   return rows_from_corpus(seed, kTrainingSentences, kValidationSentences, options.format);
 }

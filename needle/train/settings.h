@@ -12,8 +12,12 @@
 
 namespace needle {
 
-/// Where the training data comes from.
-enum class DataSource { corpus, lines, text };
+/// Where the training data comes from: sentences, a file, or a built-in task.
+enum class DataSource { corpus, lines, text, copy, recall, brackets, translation, shapes };
+/// Whether it is a file's lines or text.
+bool is_file(DataSource source);
+/// Whether it is a task, whose examples ask and answer rather than going on as a text does.
+bool is_task(DataSource source);
 /// How parameters are stepped.
 enum class OptimizerKind { sgd, adam, adamw };
 
@@ -23,8 +27,10 @@ struct DataSettings {
   std::string file;  ///< of lines or text
   Tokenizer::Kind tokens = Tokenizer::Kind::characters;
   double validation = 0.1;  ///< share of the file
+  /// How far back the tasks copy, recall and brackets ask; 0: the task's default.
+  std::int64_t distance = 0;
 
-  /// "corpus", or the file's name without its ending.
+  /// The name of the source, or the file's without its ending.
   std::string name() const;
 };
 

@@ -1,6 +1,7 @@
 #include "needle/train/trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -9,6 +10,8 @@
 #include "needle/io/checkpoint.h"
 #include "needle/models/model.h"
 #include "needle/observer.h"
+#include "needle/ops/reduce.h"
+#include "needle/ops/shape.h"
 #include "needle/precision.h"
 
 namespace needle {
@@ -22,10 +25,18 @@ constexpr const char* kFormat = "needle checkpoint 1";
 /// Of training in float16, whose smallest numbers would otherwise swallow gradients.
 constexpr double kFirstLossScale = 65536;
 
-TrainSettings with_vocabulary(TrainSettings settings, const Dataset& data) {
+TrainSettings for_data(TrainSettings settings, const Dataset& data) {
   settings.validate();
-  settings.model.vocabulary = data.tokenizer().vocabulary_size();
-  settings.model = settings.model.resolved();
+  ModelConfig& model = settings.model;
+  require(data.longest_row() <= model.context, "train: a context of ", model.context,
+          " is too small for rows of ", data.longest_row(), " positions");
+  require(data.feature_width() == 0 || model.kind == ModelKind::patches,
+          "train: positions of this data are no tokens; it wants the model patches");
+  require(!data.has_source() || model.kind == ModelKind::encoder_decoder,
+          "train: this data is to be translated; it wants the model encoder-decoder");
+  model.vocabulary = data.tokenizer().vocabulary_size();
+  model.features = data.feature_width();
+  model = model.resolved();
   return settings;
 }
 
@@ -48,31 +59,75 @@ auto read_checkpoint(const std::filesystem::path& folder, const F& read) {
 SequenceInput input_of(const Batch& batch, Device device) {
   const Shape shape{batch.rows, batch.time};
   const bool padded = std::ranges::find(batch.real, 0) != batch.real.end();
-  return {NDArray::from(batch.ids, shape, device),
-          padded ? NDArray::from(batch.real, shape, device) : NDArray(),
-          NDArray::from(batch.positions, shape, device)};
+  SequenceInput input{NDArray::from(batch.ids, shape, device),
+                      padded ? NDArray::from(batch.real, shape, device) : NDArray(),
+                      NDArray::from(batch.positions, shape, device)};
+  if (!batch.source_ids.empty()) {
+    const Shape source_shape{batch.rows, batch.source_time};
+    input.source_ids = NDArray::from(batch.source_ids, source_shape, device);
+    input.source_real = NDArray::from(batch.source_real, source_shape, device);
+  }
+  if (!batch.features.empty())
+    input.features = NDArray::from(batch.features, {batch.rows, batch.time, batch.feature_width}, device);
+  return input;
 }
 
 NDArray labels_of(const Batch& batch, Device device) {
   return NDArray::from(batch.labels, {batch.rows, batch.time}, device);
 }
 
+namespace {
+
+/// Counts the predictions of a batch, and adds up their losses.
+void count(const Batch& batch, const std::vector<double>& losses, const std::vector<std::int64_t>& predicted,
+           Evaluation& result) {
+  for (std::int64_t row = 0; row < batch.rows; ++row) {
+    bool all = true, any = false;
+    for (std::int64_t t = 0; t < batch.time; ++t) {
+      const auto place = static_cast<std::size_t>(row * batch.time + t);
+      if (batch.labels[place] == CrossEntropySettings{}.ignore_index) continue;
+      const bool hit = predicted[place] == batch.labels[place];
+      any = true, all = all && hit;
+      result.loss += losses[place];
+      result.tokens.hit += hit, ++result.tokens.targets;
+      if (batch.distances.empty() || batch.distances[place] < 0) continue;
+      Hits& there = result.by_distance[batch.distances[place]];
+      there.hit += hit, ++there.targets;
+    }
+    result.rows.hit += any && all, result.rows.targets += any;
+  }
+}
+
+}  // namespace
+
 Evaluation evaluate(SequenceModel& model, const std::vector<Batch>& batches, Device device) {
   const NoGrad off;
-  LossOptions sum;
-  sum.divisor = 1;
   Evaluation result;
-  double total = 0;
   for (const Batch& batch : batches) {
-    total += model.loss(input_of(batch, device), labels_of(batch, device), sum).item();
-    result.targets += batch.valid_targets;
+    const SequenceInput input = input_of(batch, device);
+    const Tensor states = model.states(model.embed(input, {}), input, {});
+    const std::int64_t places = batch.rows * batch.time;
+    const Tensor rows = reshape(states, {places, states.size(-1)});
+    const NDArray labels = labels_of(batch, device).reshape({places});
+    const std::int64_t chunk = rows_of_chunk(model.vocabulary_size(), DType::f32, device);
+    std::vector<double> losses;
+    std::vector<std::int64_t> predicted;
+    for (std::int64_t start = 0; start < places; start += chunk) {
+      const std::int64_t end = std::min(places, start + chunk);
+      const Tensor logits = model.head(slice(rows, 0, start, end));
+      std::ranges::copy(cross_entropy_rows(logits, labels.slice(0, start, end)).array().to_vector<double>(),
+                        std::back_inserter(losses));
+      std::ranges::copy(argmax(logits.array()).to_vector<std::int64_t>(), std::back_inserter(predicted));
+    }
+    count(batch, losses, predicted, result);
   }
-  result.loss = result.targets > 0 ? total / static_cast<double>(result.targets) : 0;
+  result.targets = result.tokens.targets;
+  if (result.targets > 0) result.loss /= static_cast<double>(result.targets);
   return result;
 }
 
 Trainer::Trainer(const TrainSettings& settings, Dataset& data, Device device)
-    : settings_(with_vocabulary(settings, data)),
+    : settings_(for_data(settings, data)),
       data_(data),
       device_(device),
       random_(static_cast<std::uint64_t>(settings.seed)),
@@ -82,11 +137,25 @@ Trainer::Trainer(const TrainSettings& settings, Dataset& data, Device device)
   if (settings_.precision == DType::f16) optimizer_->set_loss_scale(kFirstLossScale);
 }
 
+namespace {
+
+/// All arrays of an input, some of which may be none.
+template <class Input>
+auto arrays_of(Input& input) {
+  return std::array{&input.ids,        &input.real,        &input.positions,
+                    &input.source_ids, &input.source_real, &input.features};
+}
+
+}  // namespace
+
 bool Trainer::StepInput::fits(const StepInput& other) const {
   if (inputs.size() != other.inputs.size() || valid_targets != other.valid_targets) return false;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const SequenceInput &a = inputs[i], &b = other.inputs[i];
-    if (a.ids.shape() != b.ids.shape() || a.real.defined() != b.real.defined()) return false;
+    const auto ours = arrays_of(inputs[i]), theirs = arrays_of(other.inputs[i]);
+    for (std::size_t array = 0; array < ours.size(); ++array) {
+      const NDArray &a = *ours[array], &b = *theirs[array];
+      if (a.defined() != b.defined() || (a.defined() && a.shape() != b.shape())) return false;
+    }
   }
   return true;
 }
@@ -94,11 +163,11 @@ bool Trainer::StepInput::fits(const StepInput& other) const {
 void Trainer::StepInput::assign(const StepInput& other) {
   tokens = other.tokens;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    SequenceInput& to = inputs[i];
-    const SequenceInput& from = other.inputs[i];
-    to.ids.assign(from.ids);
-    if (to.real.defined()) to.real.assign(from.real);
-    to.positions.assign(from.positions);
+    const auto to = arrays_of(inputs[i]);
+    const auto from = arrays_of(other.inputs[i]);
+    for (std::size_t array = 0; array < to.size(); ++array) {
+      if (to[array]->defined()) to[array]->assign(*from[array]);
+    }
     labels[i].assign(other.labels[i]);
   }
 }

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,23 +27,32 @@ struct StepResult {
   double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
 };
 
-/// A loss over data that is not trained on.
+/// How many targets of one distance there were, and how many the likeliest token hit.
+struct Hits {
+  std::int64_t hit = 0, targets = 0;
+  double share() const { return targets > 0 ? static_cast<double>(hit) / static_cast<double>(targets) : 0; }
+};
+
+/// A model over data that is not trained on.
 struct Evaluation {
   double loss = 0;  ///< nats per valid target, all targets weighing the same
   std::int64_t targets = 0;
+  Hits tokens, rows;                         ///< a row is hit where all its targets are
+  std::map<std::int64_t, Hits> by_distance;  ///< where the data says how far back lies what tells a target
 };
 
 /// A batch as a model reads it, and its labels, i64 [rows, time].
 SequenceInput input_of(const Batch& batch, Device device);
 NDArray labels_of(const Batch& batch, Device device);
 
-/// The loss of `batches`, without recording and without dropout.
+/// Loss and hits over `batches`, without recording and without dropout.
 Evaluation evaluate(SequenceModel& model, const std::vector<Batch>& batches, Device device);
 
 /// Trains a sequence model on a data set, and can be saved and go on as if it had never stopped.
 class Trainer {
  public:
-  /// The model's vocabulary is that of `data`, which must outlive the trainer. Throws on impossible settings.
+  /// The model's vocabulary and features are those of `data`, which must outlive the trainer. Throws on
+  /// impossible settings, and on a model that cannot read such data.
   Trainer(const TrainSettings& settings, Dataset& data, Device device = cpu());
 
   /// One optimizer step over `accumulate` batches, weighed by their valid targets (S15). Without any valid

@@ -1,0 +1,36 @@
+#include "needle/models/token_model.h"
+
+namespace needle {
+
+TokenModel::TokenModel(const ModelConfig& config, const Init& init)
+    : config_(config), token_embedding_(config.vocabulary, config.width, init) {}
+
+void TokenModel::make_head(const Init& init) {
+  if (!config_.tied) head_.emplace(config_.width, config_.vocabulary, config_.bias, init);
+}
+
+Tensor TokenModel::tokens(const SequenceInput& input) {
+  require(input.ids.defined() && input.ids.rank() == 2, "model: wants ids [batch, time]");
+  require(!input.real.defined() || input.real.shape() == input.ids.shape(),
+          "model: the mask must have the shape of the ids, ", input.ids.shape());
+  return token_embedding_.forward(input.ids);
+}
+
+Tensor TokenModel::embed(const SequenceInput& input, const Pass& pass) {
+  return Dropout(config_.dropout).forward(as_residual(tokens(input)), pass);
+}
+
+Tensor TokenModel::head(const Tensor& states) {
+  if (head_) return head_->forward(states, Epilogue::none, {}, head_->weight.dtype());
+  return matmul_transposed(states, token_embedding_.weight);
+}
+
+Tensor TokenModel::head_loss(const Tensor& states, const NDArray& labels, const LossOptions& options) {
+  const auto bytes = labels.count() * config_.vocabulary * static_cast<std::int64_t>(size_of(states.dtype()));
+  constexpr std::int64_t kFitCaches = 16 << 20;
+  if (bytes <= kFitCaches) return SequenceModel::head_loss(states, labels, options);
+  if (!head_) return linear_cross_entropy(states, token_embedding_.weight, {}, labels, options);
+  return linear_cross_entropy(states, transpose(head_->weight), head_->bias, labels, options);
+}
+
+}  // namespace needle
