@@ -321,7 +321,7 @@ TEST_P(TranslatorTest, ImpossibleInputsAreErrorsThatSayWhy) {
   EXPECT_TRUE(contains(error_of([&] { translator.forward(input); }), {"mask", "[1, 2]", "[1, 3]"}));
   input.source_real = NDArray();
   input.source_ids = NDArray::zeros({1, 9}, DType::i64, device());
-  EXPECT_TRUE(contains(error_of([&] { translator.forward(input); }), {"position 8", "context of 8"}));
+  EXPECT_TRUE(contains(error_of([&] { translator.forward(input); }), {"source of 9", "context of 8"}));
   EXPECT_TRUE(contains(error_of([&] { translator.empty_state(1, 9); }), {"9", "context of 8"}));
 }
 

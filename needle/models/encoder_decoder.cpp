@@ -44,6 +44,9 @@ Tensor EncoderDecoder::memory(const SequenceInput& input, const Pass& pass) {
   require(!input.source_real.defined() || input.source_real.shape() == input.source_ids.shape(),
           "encoder-decoder: the source's mask must be ", input.source_ids.shape(), ", got ",
           input.source_real.shape());
+  const std::int64_t time = input.source_ids.size(1);
+  require(input.source_real.defined() || config_.positions == Positions::rotary || time <= config_.context,
+          "encoder-decoder: a source of ", time, " tokens is past the context of ", config_.context);
   const SequenceInput source{input.source_ids, input.source_real, source_positions(input)};
   const Pass without_past{pass.training, pass.random};
   return encoder_.states(encoder_.embed(source, without_past), source, without_past);
