@@ -316,8 +316,12 @@ TEST_P(TranslatorTest, ImpossibleInputsAreErrorsThatSayWhy) {
   EXPECT_TRUE(contains(error_of([&] { translator.forward(input); }), {"source_ids"}));
   input.source_ids = ids({1, 2, 3, 4}, {2, 2});
   EXPECT_TRUE(contains(error_of([&] { translator.forward(input); }), {"memory", "1 rows"}));
+  input.source_ids = ids({1, 2}, {1, 2});
+  input.source_real = mask({1, 1, 1}, {1, 3});
+  EXPECT_TRUE(contains(error_of([&] { translator.forward(input); }), {"mask", "[1, 2]", "[1, 3]"}));
+  input.source_real = NDArray();
   input.source_ids = NDArray::zeros({1, 9}, DType::i64, device());
-  EXPECT_TRUE(contains(error_of([&] { translator.forward(input); }), {"position 8", "context of 8"}));
+  EXPECT_TRUE(contains(error_of([&] { translator.forward(input); }), {"source of 9", "context of 8"}));
   EXPECT_TRUE(contains(error_of([&] { translator.empty_state(1, 9); }), {"9", "context of 8"}));
 }
 

@@ -17,6 +17,20 @@ ModelConfig EncoderDecoder::decoder_config(const ModelConfig& config) {
   return decoder;
 }
 
+namespace {
+
+/// position_ids() of the source without asking the host, which a device that runs ahead would wait for.
+NDArray source_positions(const SequenceInput& input) {
+  const Shape& shape = input.source_ids.shape();
+  if (!input.source_real.defined())
+    return NDArray::arange(shape[1], DType::i64, input.source_ids.device()).broadcast_to(shape).copy();
+  const NoGrad off;
+  const Tensor seen = cumulative_sum(Tensor(input.source_real.cast(DType::f32)), 1);
+  return relu(seen - 1.0).array().cast(DType::i64);
+}
+
+}  // namespace
+
 EncoderDecoder::EncoderDecoder(const ModelConfig& config, Generator& random, Device device, DType dtype)
     : config_(config.resolved()),
       encoder_(encoder_config(config), random, device, dtype),
@@ -27,7 +41,13 @@ EncoderDecoder::EncoderDecoder(const ModelConfig& config, Generator& random, Dev
 Tensor EncoderDecoder::memory(const SequenceInput& input, const Pass& pass) {
   require(input.source_ids.defined() && input.source_ids.rank() == 2,
           "encoder-decoder: wants source_ids [batch, source time]");
-  const SequenceInput source{input.source_ids, input.source_real, {}};
+  require(!input.source_real.defined() || input.source_real.shape() == input.source_ids.shape(),
+          "encoder-decoder: the source's mask must be ", input.source_ids.shape(), ", got ",
+          input.source_real.shape());
+  const std::int64_t time = input.source_ids.size(1);
+  require(input.source_real.defined() || config_.positions == Positions::rotary || time <= config_.context,
+          "encoder-decoder: a source of ", time, " tokens is past the context of ", config_.context);
+  const SequenceInput source{input.source_ids, input.source_real, source_positions(input)};
   const Pass without_past{pass.training, pass.random};
   return encoder_.states(encoder_.embed(source, without_past), source, without_past);
 }
