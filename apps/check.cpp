@@ -21,7 +21,7 @@ struct CheckOptions {
   std::string checkpoint, svg;
   std::int64_t length = 16, seed = 1;
   ComputeOptions compute;
-  bool json = false;
+  bool length_given = false, json = false;
 };
 
 std::unique_ptr<SequenceModel> model_of(const CheckOptions& options, Device device) {
@@ -39,9 +39,12 @@ std::string joined(const std::vector<std::int64_t>& numbers) {
 }
 
 std::string name_of_model(const ModelConfig& config) {
-  std::string name = name_of_choice(config.kind) + ", " + std::to_string(config.layers) + " layers, width " +
+  const auto counted = [](std::int64_t count, const char* what) {
+    return ", " + std::to_string(count) + ' ' + what + (count == 1 ? "" : "s");
+  };
+  std::string name = name_of_choice(config.kind) + counted(config.layers, "layer") + ", width " +
                      std::to_string(config.width);
-  if (config.has_attention()) name += ", " + std::to_string(config.heads) + " heads";
+  if (config.has_attention()) name += counted(config.heads, "head");
   if (config.has_attention() && config.window > 0) name += ", window " + std::to_string(config.window);
   if (config.kind == ModelKind::convolution)
     name += ", kernel " + std::to_string(config.kernel) + ", dilations " + joined(config.dilations);
@@ -106,7 +109,10 @@ int run_check(const CheckOptions& options) {
   const std::unique_ptr<SequenceModel> model = model_of(options, device);
   const ModelConfig& config = model->config();
   Generator random(static_cast<std::uint64_t>(options.seed));
-  const SequenceInput input = random_input(config, options.length, random, device);
+  const std::int64_t room = model->context();
+  const std::int64_t length =
+      options.length_given || room == 0 ? options.length : std::min(options.length, room);
+  const SequenceInput input = random_input(config, length, random, device);
   const Boundary boundary = measure_boundary(*model, input, random);
   const bool broken = claims_causality(config) && !boundary.causal();
   const HeatMap picture = boundary_picture(boundary, "Who reads whom: " + name_of_model(config));
@@ -138,19 +144,21 @@ void add_check(CLI::App& program, Outcome& outcome) {
       ->add_option("--checkpoint", options->checkpoint,
                    "A run, or one of its checkpoints; none: a new model by the options below")
       ->type_name("DIR");
-  CLI::Option* length = add_value(*command, "--length", options->length, "Positions");
+  add_value(*command, "--length", options->length,
+            "Positions; by default fewer where the model cannot read so many");
   add_value(*command, "--seed", options->seed, "Of parameters and inputs");
   command->add_option("--svg", options->svg, "Write the picture to a file, too")->type_name("FILE");
   command->add_flag("--json", options->json, "Print one JSON object");
   add_compute_options(*command, options->compute);
   add_model_options(*command, options->model);
-  command->callback([options, command, length, &outcome] {
+  command->callback([options, command, &outcome] {
     require(options->length >= 1 && options->length <= 512, "check: --length must be 1 to 512, got ",
             options->length);
     for (const CLI::Option* option : command->get_options()) {
       require(options->checkpoint.empty() || option->count() == 0 || option->get_group() != "Model",
               "check: ", option->get_name(), " can't be given with --checkpoint");
     }
+    options->length_given = command->count("--length") > 0;
     if (command->count("--context") == 0)
       options->model.context = std::max(options->model.context, options->length);
     outcome.code = run_check(*options);

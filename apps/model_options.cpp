@@ -15,7 +15,7 @@ void add_model_options(CLI::App& command, ModelConfig& model) {
   value("--heads", model.heads, "Attention heads");
   value("--key-value-heads", model.key_value_heads,
         "Key/value heads, each serving an equal run of heads; 0: as many as heads");
-  value("--context", model.context, "Most positions that are read; a task's default is its longest row");
+  value("--context", model.context, "Most positions that are read");
   value("--ffn", model.ffn, "Inner width of the feed-forward layers; 0: 4 times the width");
   choice("--activation", model.activation, "Of the feed-forward layers");
   value("--dropout", model.dropout, "Chance to drop an element");
@@ -33,9 +33,13 @@ void add_model_options(CLI::App& command, ModelConfig& model) {
   value("--soft-cap", model.soft_cap, "Bend scores to stay within this; 0: no bending");
   choice("--initialisation", model.initialisation, "How weights begin");
   value("--kernel", model.kernel, "Positions that a convolution reads");
+  std::string dilations;
+  for (const std::int64_t dilation : model.dilations)
+    dilations += (dilations.empty() ? "" : ",") + std::to_string(dilation);
   value("--dilations", model.dilations,
         "Steps between them, layer after layer: 1,2,4; over again where they end")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->default_str(dilations);
 }
 
 }  // namespace needle

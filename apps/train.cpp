@@ -124,6 +124,8 @@ void add_train(CLI::App& program, Outcome&) {
   command->footer("Example: needle train --lines names.txt --layers 2 --width 64 --steps 3000");
   add_data_options(*command, *options);
   add_model_options(*command, options->settings.model);
+  command->get_option("--context")
+      ->description("Most positions that are read; a task's default is its longest row");
   add_training_options(*command, *options);
   add_run_options(*command, *options);
   command->callback([options, command] {
