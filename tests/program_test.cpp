@@ -241,7 +241,7 @@ TEST_F(ProgramTest, AttentionShowsTheWeightsOfAHead) {
   for (const auto& [option, value, part] :
        std::vector<std::array<std::string, 3>>{{"--layer", "1", "layers are 0 to 0"},
                                                {"--head", "2", "heads are 0 to 1"},
-                                               {"--text", "anna anna", "context"},
+                                               {"--text", "annaannaanna", "context"},
                                                {"--text", "zoe", "'z'"}}) {
     Arguments wrong{"attention", "--checkpoint", "run"};
     if (option != "--text") wrong.insert(wrong.end(), {"--text", "anna"});
