@@ -3,12 +3,14 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <string>
 
 namespace needle {
 
 /// The number that the program exits with; set by the subcommand that ran.
 struct Outcome {
   int code = 0;
+  std::string command;  ///< the command line, to be repeated by a shell
 };
 
 // Each adds its subcommand to `program`; running it sets `outcome`.
@@ -18,6 +20,7 @@ void add_generate(CLI::App& program, Outcome& outcome);
 void add_inspect(CLI::App& program, Outcome& outcome);
 void add_decoder(CLI::App& program, Outcome& outcome);
 void add_bench(CLI::App& program, Outcome& outcome);
+void add_compare(CLI::App& program, Outcome& outcome);
 void add_devices(CLI::App& program, Outcome& outcome);
 void add_cost(CLI::App& program, Outcome& outcome);
 void add_gradcheck(CLI::App& program, Outcome& outcome);

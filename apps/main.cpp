@@ -5,6 +5,7 @@
 #include <new>
 
 #include "apps/command.h"
+#include "apps/terminal.h"
 #include "backends/error.h"
 #include "needle/threads.h"
 
@@ -20,6 +21,7 @@ int main(int count, char** arguments) {
     return "error: " + what + "; see --help\n";
   });
   needle::Outcome outcome;
+  for (int i = 0; i < count; ++i) outcome.command += (i > 0 ? " " : "") + needle::quoted(arguments[i]);
   needle::add_train(program, outcome);
   needle::add_evaluate(program, outcome);
   needle::add_generate(program, outcome);
@@ -27,6 +29,7 @@ int main(int count, char** arguments) {
   needle::add_check(program, outcome);
   needle::add_attention(program, outcome);
   needle::add_decoder(program, outcome);
+  needle::add_compare(program, outcome);
   needle::add_devices(program, outcome);
   needle::add_cost(program, outcome);
   needle::add_gradcheck(program, outcome);

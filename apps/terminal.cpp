@@ -42,6 +42,14 @@ std::string megabytes(double bytes) { return fixed(bytes / 1e6, 1) + " MB"; }
 
 std::string percent(double part, double whole) { return fixed(100 * part / whole, 1) + " %"; }
 
+std::string quoted(const std::string& text) {
+  constexpr const char* kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./,:=+@%";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
+  std::string result = "'";
+  for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return result + "'";
+}
+
 void print_row(const std::string& label, const std::string& text) {
   constexpr int kLabelWidth = 13;
   std::cout << std::left << std::setw(kLabelWidth) << label << "  " << printable(text, kLabelWidth + 2)

@@ -21,6 +21,8 @@ std::string percent(double part, double whole);
 /// `text` without control characters, which could move the cursor or worse: they become \\xNN. A new line
 /// begins with `indent` spaces, or is a control character too when that is negative.
 std::string printable(const std::string& text, int indent = -1);
+/// `text` as one word of a shell's command line.
+std::string quoted(const std::string& text);
 /// A row on stdout: the label, and the text, made printable, in a column of its own.
 void print_row(const std::string& label, const std::string& text);
 

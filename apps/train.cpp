@@ -1,12 +1,10 @@
 // `needle train`: options, then the run itself.
-#include <unistd.h>
-
 #include <algorithm>
-#include <csignal>
 #include <memory>
 #include <string_view>
 
 #include "apps/command.h"
+#include "apps/interrupt.h"
 #include "apps/model_options.h"
 #include "apps/options.h"
 #include "apps/train_run.h"
@@ -99,23 +97,6 @@ void refuse_changes(const CLI::App& command) {
   }
 }
 
-volatile std::sig_atomic_t interrupted = 0;
-
-/// The first Ctrl-C asks to stop after the step; a second one ends the program at once.
-void stop_at_interrupt() {
-  const auto handler = [](int signal) {
-    interrupted = 1;
-    std::signal(signal, SIG_DFL);
-    constexpr std::string_view kNotice =
-        "\nstopping after this step; once more ends at once, without saving\n";
-    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kNotice.data(), kNotice.size());
-  };
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, handler);
-  // A reader that goes away, or a file that grows too large, is an error of the write, not the end of the
-  // run.
-  for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
-}
-
 }  // namespace
 
 void add_train(CLI::App& program, Outcome&) {
@@ -138,8 +119,8 @@ void add_train(CLI::App& program, Outcome&) {
             "train: --task, --lines and --text exclude each other");
     options->context_given = command->count("--context") > 0;
     if (!options->resume.empty()) refuse_changes(*command);
-    stop_at_interrupt();
-    run_training(*options, [] { return interrupted != 0; });
+    stop_at_interrupt("\nstopping after this step; once more ends at once, without saving\n");
+    run_training(*options, [] { return interrupted(); });
   });
 }
 

@@ -112,7 +112,7 @@ json to_json_value(const CompareSettings& settings) {
           {"model", settings.training.model},
           {"models", settings.models},
           {"parameters", settings.parameters},
-          {"budget", static_cast<int>(settings.budget)},
+          {"budget", name_of_choice(settings.budget)},
           {"operations", settings.operations},
           {"seconds", settings.seconds},
           {"learning_rates", settings.learning_rates},

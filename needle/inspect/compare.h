@@ -7,12 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "needle/train/names_of_choices.h"
 #include "needle/train/trainer.h"
 
 namespace needle {
 
 /// What all models of a comparison have alike, beside about as many parameters.
 enum class Budget { steps, operations, seconds };
+inline ChoiceNames<Budget> names_of(Budget) {
+  return {{"steps", Budget::steps}, {"operations", Budget::operations}, {"seconds", Budget::seconds}};
+}
 
 /// All that a comparison is.
 struct CompareSettings {
