@@ -63,80 +63,66 @@ Task copy_task(std::int64_t distance) {
   return task;
 }
 
-namespace {
-
-/// For each query the number of slots back to its pair, in [1, slots]: query i stands i slots behind the last
-/// pair, and no two name the same pair.
-std::vector<std::int64_t> slots_back(std::int64_t queries, std::int64_t slots, Generator& random) {
-  while (true) {
-    // One from each of as many equal parts of the range: each distance is as likely.
-    std::vector<std::int64_t> free;
-    for (std::int64_t part = 0; part < queries; ++part) {
-      const double place = (static_cast<double>(part) + random.uniform()) / static_cast<double>(queries);
-      free.push_back(std::min(1 + static_cast<std::int64_t>(place * static_cast<double>(slots)), slots));
-    }
-    // A late query cannot look a short way back, so it chooses first.
-    std::vector<std::int64_t> back(static_cast<std::size_t>(queries));
-    std::vector<bool> taken(static_cast<std::size_t>(slots), false);
-    bool fits = true;
-    for (std::int64_t query = queries - 1; fits && query >= 0; --query) {
-      random.shuffle(free);
-      const auto chosen = std::find_if(free.begin(), free.end(), [&](std::int64_t candidate) {
-        return candidate > query && !taken[static_cast<std::size_t>(slots + query - candidate)];
-      });
-      fits = chosen != free.end();
-      if (!fits) continue;
-      back[static_cast<std::size_t>(query)] = *chosen;
-      taken[static_cast<std::size_t>(slots + query - *chosen)] = true;
-      free.erase(chosen);
-    }
-    if (fits) return back;
-  }
-}
-
-}  // namespace
-
 Task recall_task(std::int64_t distance) {
-  constexpr std::int64_t kMostQueries = 8, kSlotsOfAQuery = 3;
   distance = checked_distance("recall", distance, 2);
   require(distance % 2 == 0, "recall: distance must be even, since a pair takes two positions, got ",
           distance);
-  const std::int64_t slots = distance / 2;
-  const std::int64_t queries = std::clamp(slots / kSlotsOfAQuery, std::int64_t{1}, kMostQueries);
+  // In slots of two positions. As many pairs as the keys allow: the denser the answers, the sooner one
+  // learns.
+  constexpr std::int64_t kMostPairs = 30;
+  const std::int64_t slots = distance / 2, pairs = std::min(slots, kMostPairs);
+  const std::int64_t questions = std::max(pairs * 3 / 4, std::int64_t{1});
   Task task;
   task.name = "recall";
-  const std::string_view letters = "abcdefghijklmnopqrstuvwxyz", values = "ABCDEFGHIJKLMNOP";
-  task.tokenizer = Tokenizer::characters(std::string(letters) + std::string(values) + ".");
-  const TokenRow all_keys = task.tokenizer.encode(letters), all_values = task.tokenizer.encode(values);
+  const std::string keys_text = "abcdefghijklmnopqrstuvwxyzGHIJKLMNOPQRSTUVWXYZ",
+                    values_text = "0123456789ABCDEF";
+  task.tokenizer = Tokenizer::characters(keys_text + values_text + ".");
+  const TokenRow keys = task.tokenizer.encode(keys_text), values = task.tokenizer.encode(values_text);
   const std::int64_t filler = task.tokenizer.encode(".")[0];
-  task.longest_row = 1 + distance + 2 * queries;
-  task.chance = 1.0 / static_cast<double>(all_values.size());
+  task.longest_row = 1 + 2 * distance;
+  task.chance = 1.0 / static_cast<double>(values.size());
   task.remark =
-      text_of(queries, " of the keys asked for, first seen 2 to ", distance,
+      text_of(questions, " keys asked for, last seen 2 to ", distance,
               " positions back; beyond a receptive field there is chance alone, ", 100 * task.chance, " %");
   task.example = [=](Generator& random, DataPart) {
-    TokenRow keys = all_keys;
-    random.shuffle(keys);
-    const TokenRow others(keys.begin() + queries, keys.end());
-    std::vector<std::array<std::int64_t, 2>> pairs(static_cast<std::size_t>(slots));
-    for (auto& [key, value] : pairs) {
-      const bool is_filler = random.uniform() < 0.5;
-      key = is_filler ? filler : one_of(others, random);
-      value = is_filler ? filler : one_of(all_values, random);
-    }
-    const std::vector<std::int64_t> back = slots_back(queries, slots, random);
-    const auto pair_of = [&](std::int64_t query) -> auto& {
-      return pairs[static_cast<std::size_t>(slots + query - back[static_cast<std::size_t>(query)])];
+    // What each slot is: a new pair, a question, or filler.
+    enum class Slot { empty, pair, question };
+    const auto half = [&](Slot kind, std::int64_t count) {
+      std::vector<Slot> kinds(static_cast<std::size_t>(slots),
+                              slots <= kMostPairs ? Slot::pair : Slot::empty);
+      std::fill_n(kinds.begin(), count, kind);
+      random.shuffle(kinds);
+      return kinds;
     };
-    for (std::int64_t query = 0; query < queries; ++query)
-      pair_of(query) = {keys[static_cast<std::size_t>(query)], one_of(all_values, random)};
+    std::vector<Slot> kinds = half(Slot::pair, pairs);
+    for (const Slot kind : half(Slot::question, questions)) kinds.push_back(kind);
+
+    TokenRow new_keys(keys.begin(), keys.begin() + std::min(2 * slots, std::ssize(keys)));
+    random.shuffle(new_keys);
+    struct Pair {
+      std::int64_t key, value, slot;
+    };
+    std::vector<Pair> known;  // each key with the last slot that shows it
     TaskExample example;
     example.add(kBeginId);
-    for (const auto& [key, value] : pairs) example.add(key), example.add(value);
-    for (std::int64_t query = 0; query < queries; ++query) {
-      const auto& [key, value] = pair_of(query);
-      example.add(key, value, 2 * back[static_cast<std::size_t>(query)]);
-      example.add(value);
+    for (std::int64_t slot = 0; slot < std::ssize(kinds); ++slot) {
+      const Slot kind = kinds[static_cast<std::size_t>(slot)];
+      if (kind == Slot::question)
+        std::erase_if(known, [&](const Pair& pair) { return pair.slot < slot - slots; });
+      if (kind == Slot::empty || (kind == Slot::question && known.empty())) {
+        example.add(filler), example.add(filler);
+        continue;
+      }
+      if (kind == Slot::pair) {
+        known.push_back({new_keys.back(), one_of(values, random), slot});
+        new_keys.pop_back();
+        example.add(known.back().key);
+      } else {
+        std::swap(known[static_cast<std::size_t>(random.below(std::ssize(known)))], known.back());
+        example.add(known.back().key, known.back().value, 2 * (slot - known.back().slot));
+        known.back().slot = slot;
+      }
+      example.add(known.back().value);
     }
     return example;
   };
