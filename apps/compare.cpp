@@ -31,6 +31,9 @@ CompareSettings default_settings() {
   training.model.heads = 4;
   training.model.positions = Positions::rotary;
   training.model.kernel = 3;
+  // So narrow models learn sooner from larger weights.
+  training.model.initialisation = Initialisation::uniform;
+  training.model.tied = false;
   return settings;
 }
 

@@ -67,15 +67,13 @@ Task recall_task(std::int64_t distance) {
   distance = checked_distance("recall", distance, 2);
   require(distance % 2 == 0, "recall: distance must be even, since a pair takes two positions, got ",
           distance);
-  // In slots of two positions. As many pairs as the keys allow: the denser the answers, the sooner one
-  // learns.
-  constexpr std::int64_t kMostPairs = 30;
-  const std::int64_t slots = distance / 2, pairs = std::min(slots, kMostPairs);
-  const std::int64_t questions = std::max(pairs * 3 / 4, std::int64_t{1});
+  // In slots of two positions. Few keys and many questions: what matters is the distance, not the crowd.
+  constexpr std::int64_t kMostPairs = 6, kMostQuestions = 24;
+  const std::int64_t slots = distance / 2, pairs = std::min((slots + 1) / 2, kMostPairs);
+  const std::int64_t questions = std::min(slots, kMostQuestions);
   Task task;
   task.name = "recall";
-  const std::string keys_text = "abcdefghijklmnopqrstuvwxyzGHIJKLMNOPQRSTUVWXYZ",
-                    values_text = "0123456789ABCDEF";
+  const std::string keys_text = "abcdefghijkl", values_text = "01234567";
   task.tokenizer = Tokenizer::characters(keys_text + values_text + ".");
   const TokenRow keys = task.tokenizer.encode(keys_text), values = task.tokenizer.encode(values_text);
   const std::int64_t filler = task.tokenizer.encode(".")[0];
@@ -88,8 +86,7 @@ Task recall_task(std::int64_t distance) {
     // What each slot is: a new pair, a question, or filler.
     enum class Slot { empty, pair, question };
     const auto half = [&](Slot kind, std::int64_t count) {
-      std::vector<Slot> kinds(static_cast<std::size_t>(slots),
-                              slots <= kMostPairs ? Slot::pair : Slot::empty);
+      std::vector<Slot> kinds(static_cast<std::size_t>(slots), Slot::empty);
       std::fill_n(kinds.begin(), count, kind);
       random.shuffle(kinds);
       return kinds;
@@ -97,7 +94,7 @@ Task recall_task(std::int64_t distance) {
     std::vector<Slot> kinds = half(Slot::pair, pairs);
     for (const Slot kind : half(Slot::question, questions)) kinds.push_back(kind);
 
-    TokenRow new_keys(keys.begin(), keys.begin() + std::min(2 * slots, std::ssize(keys)));
+    TokenRow new_keys = keys;
     random.shuffle(new_keys);
     struct Pair {
       std::int64_t key, value, slot;

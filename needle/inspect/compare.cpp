@@ -73,8 +73,8 @@ ModelConfig model_of_family(const std::string& name, const CompareSettings& sett
     sized.ffn = 0;
     return sized.resolved();
   };
-  // Rotations want pairs; recurrences and convolutions take any width, of which multiples of 4 are fast.
-  const std::int64_t step = model.has_attention() ? 2 * model.heads : 4;
+  // Rotations want pairs in each head.
+  const std::int64_t step = model.has_attention() ? 2 * model.heads : 2;
   model = nearest(step, step, settings.parameters, with_width);
   if (model.has_attention()) {
     const auto with_ffn = [&](std::int64_t ffn) {
@@ -163,7 +163,7 @@ std::optional<ComparedResult> run_compared(const ComparedRun& run, const ModelCo
   const std::size_t before = device->memory_stats().live;
   Trainer trainer(settings_of(run, model, settings), data, device);
   ComparedResult result{run, {}, {}, 0, 0, 0, 0, 0};
-  const std::int64_t pause = std::max<std::int64_t>(1, run.steps / settings.points);
+  const std::int64_t pause = run.search ? run.steps : std::max<std::int64_t>(1, run.steps / settings.points);
   double seconds = 0, losses = 0;
   std::int64_t tokens = 0, counted = 0;
   Evaluation last;

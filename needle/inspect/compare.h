@@ -30,7 +30,7 @@ struct CompareSettings {
   std::vector<double> learning_rates{1e-3, 3e-3, 1e-2};
   double search_share = 0.25;  ///< of a run's steps, with which the rates are searched
   std::int64_t seeds = 3;
-  std::int64_t points = 20;  ///< evaluations of a run
+  std::int64_t points = 10;  ///< evaluations of a run; of a search, one
   std::int64_t layers = 0;   ///< 0: what suits the family
 
   /// Throws an Error that names the setting when one is impossible.
