@@ -286,7 +286,7 @@ TEST_F(ProgramTest, ATaskIsTrainedOnWithRoomForItsRowsAndGoesOn) {
   first.insert(first.end(), small.begin(), small.end());
   const Result result = run(first);
   ASSERT_EQ(result.code, 0) << result.errors;
-  for (const char* part : {"recall: generated", "context 107", "none: the task recall"})
+  for (const char* part : {"recall: generated", "context 181", "none: the task recall"})
     EXPECT_TRUE(contains(result.output, part));
   const Result again = run({"train", "--resume", "run", "--json"});
   EXPECT_EQ(again.code, 0) << again.errors;

@@ -90,24 +90,21 @@ TEST(Tasks, CopyAnswersWithTheCharacterThatStandsItsDistanceBack) {
   }
 }
 
-TEST(Tasks, RecallAnswersWithTheValueOfTheOneEarlierPairOfTheKey) {
+TEST(Tasks, RecallAnswersWithTheValueThatTheKeyHadWhenLastSeen) {
   for (const std::int64_t distance : {2, 4, 6, 24, 200}) {
     GeneratedDataset data(recall_task(distance), 4);
-    const auto queries = std::clamp<std::int64_t>(distance / 6, 1, 8);
     for (const TextRow& row : training_rows(data, 50)) {
-      EXPECT_EQ(std::ssize(row.text), 1 + distance + 2 * queries);
-      EXPECT_EQ(std::ssize(row.answers), queries);
-      std::set<std::string> keys;
-      for (std::int64_t i = 0; i < queries; ++i) {
-        const Answer& answer = row.answers[static_cast<std::size_t>(i)];
-        EXPECT_EQ(answer.position, 1 + distance + 2 * i);
+      EXPECT_EQ(std::ssize(row.text), 1 + 2 * distance);
+      EXPECT_FALSE(row.answers.empty());
+      std::int64_t before = distance;  // answers stand behind the pairs
+      for (const Answer& answer : row.answers) {
+        EXPECT_GT(answer.position, before);
+        before = answer.position;
         const std::string key = character(row.text, answer.position);
-        EXPECT_TRUE(keys.insert(key).second);
         EXPECT_EQ(character(row.text, answer.position + 1), answer.label);
-        const std::size_t first = row.text.find(key);
-        EXPECT_EQ(row.text.find(key, first + 1), static_cast<std::size_t>(answer.position));
-        EXPECT_EQ(answer.position - answer.distance, static_cast<std::int64_t>(first));
-        EXPECT_EQ(row.text.substr(first + 1, 1), answer.label);
+        const std::size_t last = row.text.rfind(key, static_cast<std::size_t>(answer.position - 1));
+        EXPECT_EQ(answer.position - answer.distance, static_cast<std::int64_t>(last));
+        EXPECT_EQ(row.text.substr(last + 1, 1), answer.label);
         EXPECT_EQ(answer.distance % 2, 0);
         EXPECT_LE(answer.distance, distance);
       }
@@ -115,19 +112,22 @@ TEST(Tasks, RecallAnswersWithTheValueOfTheOneEarlierPairOfTheKey) {
   }
 }
 
-TEST(Tasks, RecallSpreadsDistancesAndValuesEvenly) {
+TEST(Tasks, RecallAsksAtAllDistancesAndForAllValuesEvenly) {
   const GeneratedDataset data(recall_task(24), 5, 3000);
   std::map<std::int64_t, double> distances;
   std::map<std::string, double> values;
+  double answers = 0;
   for (const Batch& batch : data.validation_batches(500)) {
     for (const TextRow& row : rows_of(batch, data.tokenizer())) {
-      for (const Answer& answer : row.answers) ++distances[answer.distance], ++values[answer.label];
+      for (const Answer& answer : row.answers)
+        ++distances[answer.distance], ++values[answer.label], ++answers;
     }
   }
   ASSERT_EQ(distances.size(), 12u);
-  ASSERT_EQ(values.size(), 16u);
-  for (const auto& [distance, count] : distances) EXPECT_NEAR(count, 1000, 150) << distance;
-  for (const auto& [value, count] : values) EXPECT_NEAR(count, 750, 4.5 * std::sqrt(750)) << value;
+  ASSERT_EQ(values.size(), 8u);
+  for (const auto& [distance, count] : distances) EXPECT_GT(count, 0.02 * answers) << distance;
+  // Answers of a row share its few values, so that they scatter more than single draws.
+  for (const auto& [value, count] : values) EXPECT_NEAR(count, answers / 8, 0.05 * answers / 8) << value;
 }
 
 TEST(Tasks, BracketsAnswerWhetherTheKindIsThatOfTheOpeningOne) {

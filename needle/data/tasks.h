@@ -41,10 +41,10 @@ struct Task {
 /// 0: 24. Throws below 8.
 Task copy_task(std::int64_t distance = 0);
 
-/// Slots of two tokens: pairs of a key and its value, or filler; then keys that occurred once, each with the
-/// value that is scored: `aC .. bF .. aC`. Queries are spread evenly over the distances 2, 4, ... `distance`
-/// from a key to its first occurrence, 0: 24. Values are independent, so that whoever sees less than the pair
-/// is at chance: a convolution fails just beyond its receptive field. Throws unless even and at least 2.
+/// Slots of two tokens: pairs of a key and its value among filler, then questions: a key that was seen 2, 4,
+/// ... or `distance` (0: 24) positions before, and its value, which is scored: `aC .. bF .. aC`. Values are
+/// independent, so that whoever sees less than the pair is at chance: a convolution fails just beyond its
+/// receptive field. Throws unless even and at least 2.
 Task recall_task(std::int64_t distance = 0);
 
 /// Brackets of three kinds in random nesting; at each closing one the answer is whether it is of the kind
