@@ -8,6 +8,7 @@
 #include "apps/options.h"
 #include "apps/terminal.h"
 #include "apps/writing.h"
+#include "needle/data/masking.h"
 #include "needle/data/sources.h"
 
 namespace needle {
@@ -33,13 +34,20 @@ void run_evaluation(const EvaluateOptions& options) {
   require(options.lines.empty() != options.text.empty(), "evaluate: wants one of --lines and --text");
   const Device device = use(options.compute);
   SavedModel saved = load_saved_model(options.checkpoint, device);
-  const Evaluation result = evaluate(*saved.model, batches_of(options, saved), device);
+  std::vector<Batch> batches = batches_of(options, saved);
+  if (saved.settings.model.kind == ModelKind::encoder) {
+    const Generator random(static_cast<std::uint64_t>(saved.settings.seed));
+    for (std::size_t i = 0; i < batches.size(); ++i) {
+      batches[i] = mask_tokens(std::move(batches[i]),
+                               {saved.tokenizer.vocabulary_size(), saved.settings.mask_fraction}, random,
+                               static_cast<std::int64_t>(i) * options.batch);
+    }
+  }
+  const Evaluation result = evaluate(*saved.model, batches, device);
   if (options.json) {
-    const nlohmann::json object{{"checkpoint", saved.folder.string()},
-                                {"file", options.lines + options.text},
-                                {"targets", result.targets},
-                                {"loss", result.loss},
-                                {"perplexity", std::exp(result.loss)}};
+    const nlohmann::json object{{"checkpoint", saved.folder.string()}, {"file", options.lines + options.text},
+                                {"targets", result.targets},           {"loss", result.loss},
+                                {"accuracy", result.tokens.share()},   {"perplexity", std::exp(result.loss)}};
     print_json(object);
     return;
   }
@@ -47,6 +55,7 @@ void run_evaluation(const EvaluateOptions& options) {
   print_row("file", options.lines + options.text + ", " + with_commas(result.targets) + " targets");
   print_row("loss", fixed(result.loss, 4) + " nats per target");
   print_row("perplexity", fixed(std::exp(result.loss), 3));
+  print_row("accuracy", percent(result.tokens.share(), 1));
 }
 
 }  // namespace

@@ -61,6 +61,7 @@ void add_training_options(CLI::App& command, TrainOptions& options) {
       .add_flag("--half-residual", s.half_residual,
                 "With --precision bf16 or f16: keep the residual stream in it too; less memory, fewer digits")
       ->group("Training");
+  value("--mask-fraction", s.mask_fraction, "Share of the tokens that an encoder has to tell");
   value("--seed", s.seed, "Of all random numbers");
   value("--evaluate-every", s.evaluate_every, "Steps between validations");
   value("--save-every", s.save_every, "Steps between checkpoints");

@@ -45,7 +45,9 @@ class JsonReport final : public TrainReport {
       samples.push_back({{"text", sample.text}, {"ended", sample.ended}});
     json object{{"event", "end"},
                 {"step", end.step},
-                {"validation_loss", end.validation_loss},
+                {"validation_loss", end.validation.loss},
+                {"validation_accuracy", end.validation.tokens.share()},
+                {"validation_rows_accuracy", end.validation.rows.share()},
                 {"best_validation_loss", end.best_validation_loss},
                 {"samples", samples},
                 {"no_samples", end.no_samples.empty() ? json() : json(end.no_samples)},

@@ -78,11 +78,10 @@ TrainStart measure_start(Trainer& trainer, const RunFolder& run, double estimate
 TrainEnd measure_end(Trainer& trainer, const RunFolder& run, const std::filesystem::path& curve) {
   TrainEnd end;
   end.step = trainer.steps_done();
-  end.validation_loss = run.losses().empty() || !run.losses().back().validation_loss
-                            ? trainer.evaluate().loss
-                            : *run.losses().back().validation_loss;
+  end.validation = trainer.evaluate();
   end.best_validation_loss = trainer.best_validation();
   end.floor = trainer.data().floor();
+  end.chance = trainer.data().chance();
   add_samples(trainer, end);
   end.checkpoint = run.checkpoint(end.step);
   end.best = run.best();

@@ -43,8 +43,9 @@ struct CorpusAccuracy {
 /// What is known after the last step.
 struct TrainEnd {
   std::int64_t step = 0;
-  double validation_loss = 0, best_validation_loss = 0;
-  std::optional<double> floor;
+  Evaluation validation;
+  double best_validation_loss = 0;
+  std::optional<double> floor, chance;
   std::vector<Writing> samples;
   std::string no_samples;  ///< why there are none
   std::optional<CorpusAccuracy> accuracy;

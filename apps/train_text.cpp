@@ -6,6 +6,7 @@
 
 #include "apps/terminal.h"
 #include "apps/train_report.h"
+#include "needle/models/names_of_choices.h"
 
 namespace needle {
 
@@ -46,9 +47,10 @@ void print_names(const std::vector<std::string>& names) {
 }
 
 void print_model(const TrainStart& start) {
-  const DecoderConfig& model = start.settings.model;
-  print_row("model", text_of("decoder of ", model.layers, " layers, width ", model.width, ", ", model.heads,
-                             " heads, context ", model.context, ", vocabulary ", model.vocabulary));
+  const ModelConfig& model = start.settings.model;
+  print_row("model", text_of(name_of_choice(model.kind), " of ", model.layers, " layers, width ", model.width,
+                             ", ", model.has_attention() ? text_of(model.heads, " heads, ") : std::string(),
+                             "context ", model.context, ", vocabulary ", model.vocabulary));
   print_row("parameters", with_commas(start.parameters) + (model.tied ? ", the tied table once" : ""));
   print_row("weight decay",
             text_of(start.settings.weight_decay, " on ", start.decaying.size(), " of ",
@@ -94,12 +96,13 @@ class TextReport final : public TrainReport {
   void finish(const TrainEnd& end) override {
     live_.clear();
     std::cout << '\n';
-    print_row("validation", fixed(end.validation_loss, 4) + " nats per target, the best " +
+    print_row("validation", fixed(end.validation.loss, 4) + " nats per target, the best " +
                                 fixed(end.best_validation_loss, 4));
     if (end.floor) {
       print_row("floor", text_of(fixed(*end.floor, 4), " nats per target; the validation loss is ",
-                                 percent(end.validation_loss - *end.floor, *end.floor), " above"));
+                                 percent(end.validation.loss - *end.floor, *end.floor), " above"));
     }
+    print_hits(end);
     if (end.accuracy) print_accuracy(*end.accuracy);
     if (!end.no_samples.empty()) print_row("samples", "none: " + end.no_samples);
     for (std::size_t i = 0; i < end.samples.size(); ++i) {
@@ -122,6 +125,25 @@ class TextReport final : public TrainReport {
     std::string text = fixed(*start.floor, 4) + " nats per target, exact for these validation sentences";
     if (start.entropy) text += "; the grammar's entropy " + fixed(*start.entropy, 4);
     return text;
+  }
+
+  static void print_hits(const TrainEnd& end) {
+    const auto share = [](const Hits& hits) {
+      return percent(static_cast<double>(hits.hit), static_cast<double>(hits.targets));
+    };
+    const Evaluation& v = end.validation;
+    print_row("accuracy",
+              text_of(share(v.tokens), " of ", with_commas(v.tokens.targets), " targets, ", share(v.rows),
+                      " of ", with_commas(v.rows.targets), " rows without a mistake",
+                      end.chance ? "; chance is " + percent(*end.chance, 1) : std::string()));
+    constexpr std::size_t kInARow = 8;
+    std::string row;
+    std::size_t shown = 0;
+    for (const auto& [distance, hits] : v.by_distance) {
+      row += text_of(distance, ": ", share(hits), "   ");
+      if (++shown % kInARow != 0 && shown != v.by_distance.size()) continue;
+      print_row(shown <= kInARow ? "by distance" : "", std::exchange(row, ""));
+    }
   }
 
   static void print_accuracy(const CorpusAccuracy& accuracy) {

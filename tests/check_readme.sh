@@ -9,4 +9,9 @@ if [ "$shown" != "$run" ]; then
   echo "README.md and examples/small_program.cpp differ"
   exit 1
 fi
-echo "README.md shows examples/small_program.cpp"
+shown=$(sed -n '/^```c++$/,/^```$/p' README.md | sed '/^```/d')
+if [[ $(cat examples/custom_model.cpp) != *"$shown"* ]]; then
+  echo "README.md's model is not that of examples/custom_model.cpp"
+  exit 1
+fi
+echo "README.md shows examples/small_program.cpp and examples/custom_model.cpp"

@@ -33,6 +33,8 @@ class Dataset {
 
   /// The tokens' meaning; it is saved with the model.
   virtual const Tokenizer& tokenizer() const = 0;
+  /// Number of ids that a model of it knows.
+  virtual std::int64_t vocabulary() const { return tokenizer().vocabulary_size(); }
   /// A number that changes with any token, or with the split: a run goes on only with the data it began with.
   virtual std::uint64_t hash() const = 0;
   /// What the data is, in one line.

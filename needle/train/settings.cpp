@@ -1,5 +1,7 @@
 #include "needle/train/settings.h"
 
+#include "needle/data/masking.h"
+
 #include <cmath>
 #include <filesystem>
 
@@ -35,6 +37,7 @@ const auto each_setting = [](auto& s, const auto& visit) {
   visit("label_smoothing", s.label_smoothing);
   visit("precision", s.precision);
   visit("half_residual", s.half_residual);
+  visit("mask_fraction", s.mask_fraction);
   visit("seed", s.seed);
   visit("evaluate_every", s.evaluate_every);
   visit("save_every", s.save_every);
@@ -69,6 +72,8 @@ void TrainSettings::validate() const {
   at_least("seed", static_cast<double>(seed), 0);
   require(label_smoothing >= 0 && label_smoothing <= 1, "train: label-smoothing must be in [0, 1], got ",
           label_smoothing);
+  require(mask_fraction > 0 && mask_fraction <= 1, "train: mask-fraction must be in (0, 1], got ",
+          mask_fraction);
   require(!half_residual || is_half(precision),
           "train: half-residual keeps the residual stream as narrow as products are; it wants precision bf16 "
           "or f16");
@@ -95,6 +100,7 @@ void from_json(const nlohmann::json& json, TrainSettings& settings) {
   if (complete.is_object()) {  // runs of before there was a choice
     complete.emplace("precision", "f32");
     complete.emplace("half_residual", false);
+    complete.emplace("mask_fraction", 0.15);
     complete.emplace("distance", 0);
   }
   settings_from_json("training settings", complete, settings, each_setting);
@@ -132,7 +138,9 @@ Task task_of(const DataSettings& data) {
 
 }  // namespace
 
-std::unique_ptr<Dataset> make_dataset(const TrainSettings& settings) {
+namespace {
+
+std::unique_ptr<Dataset> make_plain_dataset(const TrainSettings& settings) {
   const auto seed = static_cast<std::uint64_t>(settings.seed);
   if (is_task(settings.data.source)) return std::make_unique<GeneratedDataset>(task_of(settings.data), seed);
   FileOptions options;
@@ -144,6 +152,19 @@ std::unique_ptr<Dataset> make_dataset(const TrainSettings& settings) {
   if (settings.data.source == DataSource::text) return stream_from_file(settings.data.file, options);
   constexpr std::int64_t kTrainingSentences = 100000, kValidationSentences = 1000;
   return rows_from_corpus(seed, kTrainingSentences, kValidationSentences, options.format);
+}
+
+}  // namespace
+
+std::unique_ptr<Dataset> make_dataset(const TrainSettings& settings) {
+  std::unique_ptr<Dataset> data = make_plain_dataset(settings);
+  // Who reads both ways would only have to look at the next token.
+  const bool masks = settings.model.kind == ModelKind::encoder &&
+                     settings.data.source != DataSource::brackets && !data->has_source() &&
+                     data->feature_width() == 0;
+  if (!masks) return data;
+  return std::make_unique<MaskedDataset>(std::move(data), settings.mask_fraction,
+                                         static_cast<std::uint64_t>(settings.seed));
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const TrainSettings& settings,

@@ -55,6 +55,7 @@ struct TrainSettings {
   double label_smoothing = 0;
   DType precision = DType::f32;  ///< of the operands of products, and of activations between them
   bool half_residual = false;    ///< keeps the residual stream in that type too
+  double mask_fraction = 0.15;   ///< of the tokens, which an encoder has to tell
   std::int64_t seed = 1;
   std::int64_t evaluate_every = 500, save_every = 1000;
 

@@ -34,7 +34,7 @@ TrainSettings for_data(TrainSettings settings, const Dataset& data) {
           "train: positions of this data are no tokens; it wants the model patches");
   require(!data.has_source() || model.kind == ModelKind::encoder_decoder,
           "train: this data is to be translated; it wants the model encoder-decoder");
-  model.vocabulary = data.tokenizer().vocabulary_size();
+  model.vocabulary = data.vocabulary();
   model.features = data.feature_width();
   model = model.resolved();
   return settings;
