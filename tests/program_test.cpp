@@ -253,6 +253,33 @@ TEST_F(ProgramTest, AttentionShowsTheWeightsOfAHead) {
   }
 }
 
+TEST_F(ProgramTest, CompareKeepsFinishedRunsAndWritesAReport) {
+  const Arguments comparing{"compare",    "--distance=4", "--models=lstm,convolution",
+                            "--steps=4",  "--batch=4",    "--parameters=3000",
+                            "--layers=2", "--heads=2",    "--learning-rates=0.001,0.01",
+                            "--seeds=2",  "--threads=1",  "--out=comparison"};
+  const Result first = run(comparing);
+  ASSERT_EQ(first.code, 0) << first.errors;
+  for (const char* part : {"lstm", "convolution", "accuracy", "report.html"})
+    EXPECT_TRUE(contains(first.output, part));
+  const std::string report = read_file(folder_ / "comparison/report.html");
+  for (const char* part : {"who reads whom", "Validation loss by time", "--models=lstm,convolution"})
+    EXPECT_TRUE(contains(report, part));
+  const auto file = folder_ / "comparison/runs/recall/lstm-search-rate-0.01-seed-1.json";
+  const auto written = std::filesystem::last_write_time(file);
+  Arguments as_json = comparing;
+  as_json.push_back("--json");
+  const Result again = run(as_json);
+  EXPECT_EQ(again.code, 0) << again.errors;
+  EXPECT_EQ(std::filesystem::last_write_time(file), written);
+  EXPECT_TRUE(contains(again.output, "\"family\":\"lstm\""));
+  Arguments other = comparing;
+  other.push_back("--kernel=2");
+  EXPECT_TRUE(contains(run(other).errors, "other settings"));
+  EXPECT_EQ(run({"compare", "--tasks", "shapes"}).code, 2);
+  EXPECT_EQ(run({"compare", "--budget", "luck"}).code, 2);
+}
+
 TEST_F(ProgramTest, BenchMeasuresOpsFloorsTracesAndOtherCommands) {
   const Result table = run({"bench", "--work", "attention-16", "--steps", "2", "--per-op", "--floor"});
   ASSERT_EQ(table.code, 0) << table.errors;

@@ -108,6 +108,41 @@ TEST_P(SequenceOps, BR043_PaddingIsAllBeforeTheStart) {
   EXPECT_EQ(convolve({1, 2, 3, 4, 9}, {1, 10, 100}, 2), (std::vector<double>{100, 200, 310, 420, 931}));
 }
 
+TEST_P(SequenceOps, S28_TheAttentionSummaryAgreesWithTheReference) {
+  for (const DType dtype : dtypes()) {
+    const ReferenceFile file("attention_pooling", device());
+    const double bound = dtype == DType::f64 ? 1e-6 : 1e-5;  // the file's numbers are float32
+    const Tensor states(file.array("states", dtype), true), u(file.array("u", dtype), true);
+    const Tensor summary = attention_summary(states, u, file.stored("real"));
+    EXPECT_TRUE(agrees(summary.array(), file.stored("out"), bound));
+    const NDArray incoming = file.array("dout", dtype);
+    summary.backward(incoming);
+    const double scale = reduce(Max{}, unary(Abs{}, incoming)).item();
+    EXPECT_TRUE(agrees(states.grad(), file.stored("grad.states"), bound, scale));
+    EXPECT_TRUE(agrees(u.grad(), file.stored("grad.u"), bound, scale));
+  }
+  EXPECT_TRUE(contains(error_of([&] {
+                         attention_summary(Tensor(array({1, 2}, {1, 1, 2})), Tensor(array({1})));
+                       }),
+                       {"attention_summary", "[1, 1, 2]", "[1]"}));
+}
+
+TEST_P(SequenceOps, BR044_AGruResetsTheProductAndMixesByTheUpdateGate) {
+  const auto transposed = [&](const std::vector<double>& rows, std::int64_t columns) {
+    return Tensor(array(rows, {6, columns}).transpose().compact());
+  };
+  const Tensor x(array({1}, {1, 1, 1})), state(array({0.5, -0.25}, {1, 2}));
+  const Tensor input = linear(x, transposed({0.5, 0.2, -0.3, 0.1, 0.8, -0.4}, 1),
+                              Tensor(array({0.1, -0.1, 0.0, 0.2, 0.05, -0.05})));
+  const Tensor next =
+      recurrence(RecurrentCell::gru, input,
+                 transposed({0.7, -0.2, 0.1, 0.3, 0.2, 0.4, -0.5, 0.1, -0.6, 0.9, 0.3, 0.5}, 2),
+                 Tensor(array({0.0, 0.1, 0.1, 0.0, 0.4, -0.3})), state)
+          .states;
+  EXPECT_TRUE(
+      agrees(next.array(), array({0.5771208290923083, -0.39155532371851953}, {1, 1, 2}), within(1e-9)));
+}
+
 TEST_P(SequenceOps, BR047_AStateIsCarriedWithOrWithoutItsPast) {
   const Tensor w = leaf({0.5}, {1, 1}), one = Tensor(array({1}, {1, 1}));
   const auto step = [&](const Tensor& h) {  // h = w h + x, for positive sums what the ReLU cell computes

@@ -27,7 +27,7 @@ std::string number(double value, int digits) {
 }
 
 std::string spread_text(const Spread& spread, double factor, int digits) {
-  return number(factor * spread.mean, digits) + " ± " + number(factor * spread.deviation, digits);
+  return number(factor * spread.mean, digits) + "\u00a0±\u00a0" + number(factor * spread.deviation, digits);
 }
 
 /// "1.23 million", for people.
@@ -55,8 +55,9 @@ Series curve(const ComparedFamily& family, const X& x_of) {
 }
 
 template <class X>
-std::string loss_chart(const Comparison& task, const std::string& against, const X& x_of) {
-  Chart chart{"Validation loss by " + against, against, "nats per target", {}, {}};
+std::string loss_chart(const Comparison& task, const std::string& against, const std::string& unit,
+                       const X& x_of) {
+  Chart chart{"Validation loss by " + against, unit, "nats per target", {}, {}};
   for (const ComparedFamily& family : task.families) chart.series.push_back(curve(family, x_of));
   return draw_chart(chart);
 }
@@ -139,31 +140,35 @@ h1 { font-size: 1.6rem; } h2 { font-size: 1.3rem; margin-top: 2.5rem; border-top
 h3 { font-size: 1.1rem; margin-top: 1.8rem; }
 svg { width: 100%; height: auto; display: block; }
 figure { margin: 1rem 0; break-inside: avoid; }
+.chart { overflow-x: auto; } .chart svg { min-width: 36rem; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 22rem), 1fr)); gap: 1rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid #ddd; vertical-align: bottom; }
 th:first-child { text-align: left; } thead th { border-bottom: 2px solid #888; font-weight: 600; }
 code, pre { font-size: .85rem; white-space: pre-wrap; overflow-wrap: anywhere; }
-@media print { body { max-width: none; font-size: 11px; } .wide { overflow: visible; } table { font-size: 9px; } th, td { padding: .15rem .3rem; } }
+@media print { body { max-width: none; font-size: 11px; } .wide, .chart { overflow: visible; } .chart svg { min-width: 0; } table { font-size: 9px; } th, td { padding: .15rem .3rem; } }
 )";
 
-std::string figure(const std::string& svg) {
-  return svg.empty() ? std::string() : "<figure>" + svg + "</figure>\n";
+std::string figure(const std::string& svg, const char* kind) {
+  return svg.empty() ? std::string() : "<figure class=\"" + std::string(kind) + "\">" + svg + "</figure>\n";
 }
 
 std::string section(const Comparison& task) {
   std::ostringstream html;
   html << "<h2>" << escaped(task.task) << "</h2>\n<p>" << escaped(task.data) << "</p>\n" << table(task);
-  html << search_table(task) << figure(distance_chart(task));
-  html << figure(loss_chart(task, "step", [](const auto& p) { return static_cast<double>(p.step); }));
-  html << figure(loss_chart(task, "seconds of training", [](const auto& p) { return p.seconds; }));
-  html << figure(
-      loss_chart(task, "million million operations", [](const auto& p) { return p.operations / 1e12; }));
-  html << figure(growth_chart(task));
+  html << search_table(task) << figure(distance_chart(task), "chart");
+  html << figure(loss_chart(task, "step", "steps", [](const auto& p) { return static_cast<double>(p.step); }),
+                 "chart");
+  html << figure(loss_chart(task, "time", "seconds of training", [](const auto& p) { return p.seconds; }),
+                 "chart");
+  html << figure(loss_chart(task, "operations", "million million operations",
+                            [](const auto& p) { return p.operations / 1e12; }),
+                 "chart");
+  html << figure(growth_chart(task), "chart");
   html << "<h3>Who reads whom, and what heads look at</h3>\n<div class=\"pictures\">\n";
   for (const ComparedFamily& family : task.families) {
-    for (const std::string& picture : family.pictures) html << figure(picture);
+    for (const std::string& picture : family.pictures) html << figure(picture, "picture");
   }
   html << "</div>\n";
   return html.str();

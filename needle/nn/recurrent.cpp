@@ -1,5 +1,7 @@
 #include "needle/nn/recurrent.h"
 
+#include "needle/ops/attention.h"
+
 namespace needle {
 
 namespace {
@@ -28,6 +30,19 @@ RecurrentLayer::Result RecurrentLayer::forward(const Tensor& x, const RecurrentS
   const std::int64_t time = x.size(1);
   const Tensor last = time == 0 ? state.hidden : squeeze(slice(result.states, 1, time - 1, time), 1);
   return {result.states, {last, result.last_cell}};
+}
+
+Tensor attention_summary(const Tensor& states, const Tensor& u, const NDArray& real) {
+  require(states.rank() == 3 && u.shape() == Shape{states.size(2)},
+          "attention_summary: wants states [batch, time, width] and u [width], got ", states.shape(), " and ",
+          u.shape());
+  const std::int64_t batch = states.size(0), width = states.size(2);
+  const Tensor query = broadcast_to(reshape(u, {1, 1, 1, width}), {batch, 1, 1, width}),
+               keys = unsqueeze(states, 1);
+  AttentionOptions options;
+  options.scale = 1;
+  options.key_mask = real;
+  return reshape(attention(query, keys, keys, options), {batch, width});
 }
 
 void RecurrentLayer::list(Parts& parts) {

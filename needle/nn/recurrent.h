@@ -33,4 +33,8 @@ struct RecurrentLayer : Module {
   void list(Parts& parts) override;
 };
 
+/// The summary of a row's states, sum over t of a_t h_t with a_t = softmax over t of u h_t, where `real`
+/// (bool [batch, time], or none: everywhere): states [batch, time, width], u [width] -> [batch, width] (S28).
+Tensor attention_summary(const Tensor& states, const Tensor& u, const NDArray& real = {});
+
 }  // namespace needle
