@@ -126,15 +126,17 @@ void run_comparison(CompareOptions& options, const std::string& command) {
     require(!is_file(data.source), "compare: give a file by --lines or --text");
     require(data.source != DataSource::translation && data.source != DataSource::shapes, "compare: ", name,
             " has a model of its own kind");
+    if (!is_task(data.source)) data.distance = 0;
     tasks.push_back(data);
   }
   for (const auto& [file, source] :
        {std::pair(options.lines, DataSource::lines), std::pair(options.text, DataSource::text)}) {
     if (file.empty()) continue;
-    settings.training.data.source = source;
-    settings.training.data.file = file;
     tasks = {settings.training.data};
+    tasks[0].source = source, tasks[0].file = file, tasks[0].distance = 0;
   }
+  require(!tasks.empty(), "compare: wants at least one task");
+  settings.training.data = tasks.front();
   settings.validate();
   const Device device = use(options.compute);
   stop_at_interrupt("\nstopping; finished runs are kept. Once more ends at once\n");

@@ -255,7 +255,7 @@ TEST_F(ProgramTest, AttentionShowsTheWeightsOfAHead) {
 
 TEST_F(ProgramTest, CompareKeepsFinishedRunsAndWritesAReport) {
   const Arguments comparing{"compare",    "--distance=4", "--models=lstm,convolution",
-                            "--steps=4",  "--batch=4",    "--parameters=3000",
+                            "--steps=4",  "--batch=4",    "--parameters=4000",
                             "--layers=2", "--heads=2",    "--learning-rates=0.001,0.01",
                             "--seeds=2",  "--threads=1",  "--out=comparison"};
   const Result first = run(comparing);
