@@ -2,28 +2,38 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
+#include <cstdlib>
+#include <string>
+#include <thread>
 
 namespace needle {
 
 namespace {
 
-volatile std::sig_atomic_t asked = 0;
-std::string_view said;  // by the handler, which can be given nothing
+std::atomic<bool> asked = false;
 
 }  // namespace
 
 void stop_at_interrupt(std::string_view notice) {
-  said = notice;
-  const auto handler = [](int signal) {
-    asked = 1;
-    std::signal(signal, SIG_DFL);
+  // A thread waits for the signals, and all others have them blocked: handlers that run in the middle of a
+  // product of oneDNN damage the heap, since its code lets the stack pointer point elsewhere.
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::thread([signals, said = std::string(notice)] {
+    int signal = 0;
+    sigwait(&signals, &signal);
+    asked = true;
     [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, said.data(), said.size());
-  };
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, handler);
+    sigwait(&signals, &signal);
+    std::_Exit(128 + signal);
+  }).detach();
   for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
 }
 
-bool interrupted() { return asked != 0; }
+bool interrupted() { return asked; }
 
 }  // namespace needle
