@@ -51,7 +51,9 @@ void print_model(const TrainStart& start) {
   print_row("model", text_of(name_of_choice(model.kind), " of ", model.layers, " layers, width ", model.width,
                              ", ", model.has_attention() ? text_of(model.heads, " heads, ") : std::string(),
                              "context ", model.context, ", vocabulary ", model.vocabulary));
-  print_row("parameters", with_commas(start.parameters) + (model.tied ? ", the tied table once" : ""));
+  print_row("parameters",
+            with_commas(start.parameters) +
+                (model.tied && model.kind != ModelKind::patches ? ", the tied table once" : ""));
   print_row("weight decay",
             text_of(start.settings.weight_decay, " on ", start.decaying.size(), " of ",
                     start.decaying.size() + start.not_decaying.size(), " tensors, ",

@@ -32,7 +32,7 @@ struct Task {
   std::string remark;  ///< what makes it hard and how far chance goes; ends the description
   Tokenizer tokenizer = Tokenizer::bytes();
   std::int64_t longest_row = 0, longest_source = 0, feature_width = 0;
-  double chance = 0;  ///< accuracy of whoever doesn't see what a label depends on
+  double chance = 0;  ///< accuracy of whoever doesn't see what a label depends on; 0: none
   std::function<TaskExample(Generator&, DataPart)> example;
 };
 
@@ -78,7 +78,9 @@ class GeneratedDataset : public Dataset {
   /// Of the task, the seed, and the first tokens of both parts.
   std::uint64_t hash() const override { return hash_; }
   std::string description() const override;
-  std::optional<double> chance() const override { return task_.chance; }
+  std::optional<double> chance() const override {
+    return task_.chance > 0 ? std::optional(task_.chance) : std::nullopt;
+  }
   /// Of rows and of sources.
   std::int64_t longest_row() const override { return std::max(task_.longest_row, task_.longest_source); }
   bool has_source() const override { return task_.longest_source > 0; }

@@ -28,7 +28,7 @@ struct CompareSettings {
       0;                ///< of a whole run, with that budget; 0: what `steps` take on average over the models
   double seconds = 20;  ///< of a whole run, with that budget
   std::vector<double> learning_rates{1e-3, 3e-3, 1e-2};
-  double search_share = 0.25;  ///< of a run's steps, with which the rates are searched
+  double search_share = 0.5;   ///< of a run's steps, with which the rates are searched
   std::int64_t seeds = 3;
   std::int64_t points = 10;  ///< evaluations of a run; of a search, one
   std::int64_t layers = 0;   ///< 0: what suits the family
