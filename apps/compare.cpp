@@ -18,14 +18,14 @@ struct CompareOptions {
   std::vector<std::string> tasks{"recall"};
   std::string lines, text, out;
   ComputeOptions compute;
-  bool json = false;
+  bool json = false, tasks_given = false;
 };
 
 /// What a comparison trains with unless told otherwise.
 CompareSettings default_settings() {
   CompareSettings settings;
   TrainSettings& training = settings.training;
-  training.steps = 1500;
+  training.steps = 4000;
   training.batch = 32;
   training.data.distance = 0;
   training.model.heads = 4;
@@ -62,10 +62,9 @@ void print_table(const Comparison& task) {
   std::cout << '\n';
   for (const ComparedFamily& family : task.families) {
     std::cout << family.name << std::string(std::max<std::size_t>(1, 11 - family.name.size()), ' ');
-    double speed = 0, peak = 0;
+    double speed = 0;
     for (const ComparedResult& run : family.runs) {
       speed += run.tokens_per_second / static_cast<double>(family.runs.size());
-      peak = std::max(peak, run.peak_bytes);
     }
     std::ostringstream rate;
     rate << (family.runs.empty() ? 0 : family.runs[0].run.learning_rate);
@@ -74,7 +73,7 @@ void print_table(const Comparison& task) {
     cell(family.facts.path ? std::to_string(*family.facts.path) : "none", 5);
     cell(reach_text(family.facts.receptive_field), 6);
     cell(with_commas(static_cast<std::int64_t>(speed)), 9);
-    cell(fixed(peak / 1e6, 1), 8);
+    cell(fixed(family.peak_bytes() / 1e6, 1), 8);
     cell(rate.str(), 7);
     cell(fixed(family.loss().mean, 4), 8);
     cell(fixed(family.loss().deviation, 4), 7);
@@ -119,6 +118,8 @@ void print_results(const Comparison& task) {
 void run_comparison(CompareOptions& options, const std::string& command) {
   CompareSettings& settings = options.settings;
   require(options.lines.empty() || options.text.empty(), "compare: --lines and --text exclude each other");
+  require(!options.tasks_given || (options.lines.empty() && options.text.empty()),
+          "compare: --tasks and a file exclude each other");
   std::vector<DataSettings> tasks;
   for (const std::string& name : options.tasks) {
     DataSettings data = settings.training.data;
@@ -138,8 +139,8 @@ void run_comparison(CompareOptions& options, const std::string& command) {
   require(!tasks.empty(), "compare: wants at least one task");
   settings.training.data = tasks.front();
   settings.validate();
-  const Device device = use(options.compute);
   stop_at_interrupt("\nstopping; finished runs are kept. Once more ends at once\n");
+  const Device device = use(options.compute);
   CompareRuns runs(settings, tasks, options.out, device);
   if (!options.json) {
     print_row("folder", runs.folder().string());
@@ -150,8 +151,11 @@ void run_comparison(CompareOptions& options, const std::string& command) {
       runs.run([&](const std::string& line) { live.show(line); }, [] { return interrupted(); });
   live.clear();
   if (!result) {
-    std::cout << "stopped; go on with\n  " << command
-              << (options.out.empty() ? " --out " + runs.folder().string() : "") << std::endl;
+    if (options.json)
+      print_json({{"event", "stopped"}, {"folder", runs.folder().string()}});
+    else
+      std::cout << "stopped; go on with\n  " << command
+                << (options.out.empty() ? " --out " + quoted(runs.folder().string()) : "") << std::endl;
     return;
   }
   const std::filesystem::path report = runs.write_report(*result, command);
@@ -203,7 +207,10 @@ void add_compare(CLI::App& program, Outcome& outcome) {
       ->type_name("DIR");
   add_compute_options(*command, options->compute);
   command->add_flag("--json", options->json, "Print one JSON object a line");
-  command->callback([options, &outcome] { run_comparison(*options, outcome.command); });
+  command->callback([options, command, &outcome] {
+    options->tasks_given = command->count("--tasks") > 0;
+    run_comparison(*options, outcome.command);
+  });
 }
 
 }  // namespace needle

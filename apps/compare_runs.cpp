@@ -8,6 +8,7 @@
 #include "backends/clock.h"
 #include "needle/inspect/attention_weights.h"
 #include "needle/inspect/boundary.h"
+#include "needle/threads.h"
 #include "needle/train/run_folder.h"
 
 namespace needle {
@@ -50,6 +51,27 @@ std::vector<std::string> pictures_of(const std::string& family, SequenceModel& m
   return pictures;
 }
 
+/// Writes a file that is there whole or not at all.
+void write_whole(const fs::path& file, const json& value) {
+  const fs::path partial = file.string() + ".partial";
+  write_file_synced(partial, value.dump() + "\n");
+  fs::rename(partial, file);
+}
+
+/// What an earlier comparison kept of a run; nothing where the file is damaged.
+std::optional<std::pair<ComparedResult, std::vector<std::string>>> kept_result(const fs::path& file) {
+  if (!fs::exists(file)) return std::nullopt;
+  try {
+    const json kept = parse_json(read_file(file), file.string());
+    return std::pair(kept.at("result").get<ComparedResult>(),
+                     kept.at("pictures").get<std::vector<std::string>>());
+  } catch (const json::exception&) {
+    return std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 std::string present_time() {
   const std::time_t now = std::time(nullptr);
   char text[32] = {};
@@ -66,20 +88,36 @@ CompareRuns::CompareRuns(const CompareSettings& settings, std::vector<DataSettin
       folder_(out.empty() ? RunFolder::free_path("compare") : fs::path(out)),
       device_(device) {
   json wanted = to_json_value(settings_);
-  for (const DataSettings& task : tasks_) wanted["tasks"].push_back(task.name());
+  wanted.erase("training");
+  wanted["device"] = device_.name();
+  wanted["threads"] = threads();
+  wanted["tasks"] = json::array();
+  for (const DataSettings& task : tasks_) {
+    settings_.training.data = task;
+    data_.push_back(make_dataset(settings_.training));
+    json training = settings_.training;
+    for (const char* name : {"learning_rate", "final_learning_rate"})
+      training.erase(name);  // each run has its own
+    wanted["tasks"].push_back(
+        {{"name", task.name()}, {"training", training}, {"hash", data_.back()->hash()}});
+  }
+  all_settings_ = wanted;
   const fs::path file = folder_ / "settings.json";
   fs::create_directories(folder_);
   lock_.emplace(folder_);
   if (fs::exists(file)) {
     const json found = parse_json(read_file(file), file.string());
-    require(found == parse_json(wanted.dump(), "settings"), folder_.string(),
-            ": holds a comparison with other settings; give another --out");
+    require(
+        found == parse_json(wanted.dump(), "settings"), folder_.string(),
+        ": holds a comparison with other settings or data, or one computed elsewhere; give another --out");
   } else {
     write_file_synced(file, wanted.dump(1) + "\n");
   }
 }
 
-std::vector<CompareRuns::Entry> CompareRuns::plan(Dataset& data) {
+std::vector<CompareRuns::Entry> CompareRuns::plan(const std::string& task, Dataset& data) {
+  const fs::path file = folder_ / "runs" / task / "plan.json";
+  const json known = fs::exists(file) ? parse_json(read_file(file), file.string()) : json::object();
   std::vector<Entry> entries;
   const std::int64_t longest = data.longest_row() > 0 ? data.longest_row() : settings_.training.model.context;
   double mean_operations = 0;
@@ -92,20 +130,26 @@ std::vector<CompareRuns::Entry> CompareRuns::plan(Dataset& data) {
       const PassSizes sizes{1, factor * longest, 1};
       entry.result.growth.emplace_back(sizes.time, operations_of(forward_cost(entry.result.model, sizes)));
     }
-    // A step goes forward once and back twice as far.
-    entry.operations =
-        3 * entry.result.facts.operations_per_token * static_cast<double>(settings_.training.batch * longest);
-    entry.seconds = seconds_of_step(entry.result.model, settings_, data, device_);
-    mean_operations += entry.operations / static_cast<double>(settings_.models.size());
+    if (known.contains(name))
+      entry.cost = {known[name].at("seconds"), known[name].at("operations")};
+    else
+      entry.cost = measure_step(entry.result.model, settings_, data, device_);
+    mean_operations += entry.cost.operations / static_cast<double>(settings_.models.size());
     entries.push_back(std::move(entry));
   }
+  json planned = json::object();
   for (Entry& entry : entries) {
     double steps = static_cast<double>(settings_.training.steps);
-    if (settings_.budget == Budget::seconds) steps = settings_.seconds / entry.seconds;
+    if (settings_.budget == Budget::seconds) steps = settings_.seconds / entry.cost.seconds;
     if (settings_.budget == Budget::operations)
-      steps = (settings_.operations > 0 ? settings_.operations : steps * mean_operations) / entry.operations;
-    entry.steps = std::max<std::int64_t>(1, std::llround(steps));
+      steps =
+          (settings_.operations > 0 ? settings_.operations : steps * mean_operations) / entry.cost.operations;
+    constexpr double kMostSteps = 1e12;
+    entry.steps = std::max<std::int64_t>(1, std::llround(std::min(steps, kMostSteps)));
+    planned[entry.result.name] = {{"seconds", entry.cost.seconds}, {"operations", entry.cost.operations}};
   }
+  fs::create_directories(file.parent_path());
+  write_whole(file, planned);
   return entries;
 }
 
@@ -121,13 +165,12 @@ bool CompareRuns::tell(const std::string& text, double seconds_of_this) {
 std::optional<ComparedResult> CompareRuns::result_of(const std::string& task, Entry& entry,
                                                      const ComparedRun& run, Dataset& data) {
   const fs::path file = folder_ / "runs" / task / (run.name() + ".json");
-  const double expected = entry.seconds * static_cast<double>(run.steps);
-  std::optional<ComparedResult> result;
+  const double expected = entry.cost.seconds * static_cast<double>(run.steps);
   const bool pictured = !run.search && run.seed == 1;
-  if (fs::exists(file)) {
-    const json kept = parse_json(read_file(file), file.string());
-    result = kept.at("result").get<ComparedResult>();
-    if (pictured) entry.result.pictures = kept.at("pictures").get<std::vector<std::string>>();
+  std::optional<ComparedResult> result;
+  if (const auto kept = kept_result(file)) {
+    result = kept->first;
+    if (pictured) entry.result.pictures = kept->second;
     skipped_seconds_ += expected;
   } else {
     const std::string text = task + ": " + run.family + (run.search ? ", search of the rate" : "") +
@@ -137,18 +180,17 @@ std::optional<ComparedResult> CompareRuns::result_of(const std::string& task, En
                   expected * static_cast<double>(step) / static_cast<double>(run.steps));
     };
     const auto at_end = [&](SequenceModel& model) {
-      if (pictured) entry.result.pictures = pictures_of(run.family, model, data, device_);
+      try {
+        if (pictured) entry.result.pictures = pictures_of(run.family, model, data, device_);
+      } catch (const Error&) {  // of a model that has diverged; its figures still count
+        entry.result.pictures.clear();
+      }
     };
-    result =
-        run_compared(run, entry.result.model, settings_, data, entry.operations, device_, on_step, at_end);
+    result = run_compared(run, entry.result.model, settings_, data, entry.cost.operations, device_, on_step,
+                          at_end);
     if (!result) return std::nullopt;
-    fs::create_directories(file.parent_path());
-    const fs::path partial = file.string() + ".partial";
-    write_file_synced(
-        partial,
-        json{{"result", *result}, {"pictures", pictured ? entry.result.pictures : std::vector<std::string>{}}}
-            .dump());
-    fs::rename(partial, file);
+    write_whole(file, {{"result", *result},
+                       {"pictures", pictured ? entry.result.pictures : std::vector<std::string>{}}});
   }
   done_seconds_ += expected;
   return result;
@@ -158,30 +200,28 @@ std::optional<std::vector<Comparison>> CompareRuns::run(const std::function<void
                                                         const std::function<bool()>& stopped) {
   show_ = show, stopped_ = stopped;
   show_("measuring the models");
-  std::vector<std::unique_ptr<Dataset>> data;
   std::vector<std::vector<Entry>> plans;
   const auto searched = [&](std::int64_t steps) {
     return std::max<std::int64_t>(1, std::llround(static_cast<double>(steps) * settings_.search_share));
   };
-  for (DataSettings& task : tasks_) {
-    settings_.training.data = task;
-    data.push_back(make_dataset(settings_.training));
-    plans.push_back(plan(*data.back()));
+  for (std::size_t i = 0; i < tasks_.size(); ++i) {
+    settings_.training.data = tasks_[i];
+    plans.push_back(plan(tasks_[i].name(), *data_[i]));
     for (const Entry& entry : plans.back())
-      all_seconds_ +=
-          entry.seconds * static_cast<double>(searched(entry.steps) * std::ssize(settings_.learning_rates) +
-                                              entry.steps * settings_.seeds);
+      all_seconds_ += entry.cost.seconds *
+                      static_cast<double>(searched(entry.steps) * std::ssize(settings_.learning_rates) +
+                                          entry.steps * settings_.seeds);
   }
   started_ = now();
   std::vector<Comparison> comparisons;
   for (std::size_t i = 0; i < tasks_.size(); ++i) {
     settings_.training.data = tasks_[i];
-    Comparison comparison{tasks_[i].name(), data[i]->description(), data[i]->chance(), {}};
+    Comparison comparison{tasks_[i].name(), data_[i]->description(), data_[i]->chance(), {}};
     for (Entry& entry : plans[i]) {
       ComparedRun best{entry.result.name, 0, 1, searched(entry.steps), true};
       for (const double rate : settings_.learning_rates) {
         best.learning_rate = rate;
-        const auto result = result_of(comparison.task, entry, best, *data[i]);
+        const auto result = result_of(comparison.task, entry, best, *data_[i]);
         if (!result) return std::nullopt;
         entry.result.searches.push_back(*result);
       }
@@ -191,7 +231,7 @@ std::optional<std::vector<Comparison>> CompareRuns::run(const std::function<void
       best.search = false;
       best.steps = entry.steps;
       for (best.seed = 1; best.seed <= settings_.seeds; ++best.seed) {
-        const auto result = result_of(comparison.task, entry, best, *data[i]);
+        const auto result = result_of(comparison.task, entry, best, *data_[i]);
         if (!result) return std::nullopt;
         entry.result.runs.push_back(*result);
       }
@@ -204,8 +244,9 @@ std::optional<std::vector<Comparison>> CompareRuns::run(const std::function<void
 
 fs::path CompareRuns::write_report(const std::vector<Comparison>& tasks, const std::string& command) const {
   const fs::path file = folder_ / "report.html";
-  write_file_synced(file, comparison_html(tasks, {settings_, device_.name() + ": " + device_->description(),
-                                                  command, present_time()}));
+  write_file_synced(
+      file, comparison_html(tasks, {settings_, all_settings_, device_.name() + ": " + device_->description(),
+                                    command, present_time()}));
   return file;
 }
 

@@ -15,7 +15,8 @@ namespace needle {
 /// A comparison in a folder: settings.json, runs/<task>/<run>.json, and report.html at its end.
 class CompareRuns {
  public:
-  /// In `out`, or in the next free runs/compare-<n>. Throws when the folder holds another comparison.
+  /// In `out`, or in the next free runs/compare-<n>. Throws when the folder holds another comparison, or one
+  /// that was computed elsewhere or from other data.
   CompareRuns(const CompareSettings& settings, std::vector<DataSettings> tasks, const std::string& out,
               Device device);
   const std::filesystem::path& folder() const { return folder_; }
@@ -30,11 +31,11 @@ class CompareRuns {
   /// A family on a task, and what it will take.
   struct Entry {
     ComparedFamily result;
-    double seconds = 0, operations = 0;  ///< of a step
-    std::int64_t steps = 0;              ///< of a run
+    StepCost cost;
+    std::int64_t steps = 0;  ///< of a run
   };
-  /// The families on a task, with steps by the budget.
-  std::vector<Entry> plan(Dataset& data);
+  /// The families on a task, with steps by the budget; as it was planned before where there is a plan.
+  std::vector<Entry> plan(const std::string& task, Dataset& data);
   /// The result of a run, from its file or by training; none when it was stopped.
   std::optional<ComparedResult> result_of(const std::string& task, Entry& entry, const ComparedRun& run,
                                           Dataset& data);
@@ -42,6 +43,8 @@ class CompareRuns {
 
   CompareSettings settings_;
   std::vector<DataSettings> tasks_;
+  std::vector<std::unique_ptr<Dataset>> data_;  // of each task
+  nlohmann::json all_settings_;
   std::filesystem::path folder_;
   std::optional<FolderLock> lock_;
   Device device_;

@@ -39,8 +39,10 @@ void run_evaluation(const EvaluateOptions& options) {
     const Generator random(static_cast<std::uint64_t>(saved.settings.seed));
     for (std::size_t i = 0; i < batches.size(); ++i) {
       batches[i] = mask_tokens(std::move(batches[i]),
-                               {saved.tokenizer.vocabulary_size(), saved.settings.mask_fraction}, random,
-                               static_cast<std::int64_t>(i) * options.batch);
+                               {.mask_id = saved.tokenizer.vocabulary_size(),
+                                .fraction = saved.settings.mask_fraction,
+                                .spared_id = kBeginId},
+                               random, static_cast<std::int64_t>(i) * options.batch);
     }
   }
   const Evaluation result = evaluate(*saved.model, batches, device);

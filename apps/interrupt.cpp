@@ -21,7 +21,11 @@ void stop_at_interrupt(std::string_view notice) {
   // product of oneDNN damage the heap, since its code lets the stack pointer point elsewhere.
   sigset_t signals;
   sigemptyset(&signals);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction present = {};
+    sigaction(signal, nullptr, &present);
+    if (present.sa_handler != SIG_IGN) sigaddset(&signals, signal);  // as nohup has it
+  }
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::thread([signals, said = std::string(notice)] {
     int signal = 0;

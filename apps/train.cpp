@@ -102,7 +102,7 @@ void refuse_changes(const CLI::App& command) {
 
 void add_train(CLI::App& program, Outcome&) {
   auto options = std::make_shared<TrainOptions>();
-  CLI::App* command = program.add_subcommand("train", "Train a decoder and show the result");
+  CLI::App* command = program.add_subcommand("train", "Train a sequence model and show the result");
   command->footer("Example: needle train --lines names.txt --layers 2 --width 64 --steps 3000");
   add_data_options(*command, *options);
   add_model_options(*command, options->settings.model);

@@ -110,8 +110,9 @@ TEST(Compare, TheReportHoldsEverythingAndNeedsNothing) {
   other.accuracy = 0.25;
   ComparedFamily family{"lstm<", {}, {}, {{16, 1e6}, {32, 2e6}}, {run}, {run, other}, {"<svg>picture</svg>"}};
   EXPECT_EQ(family.by_distance()[0], (std::pair<std::int64_t, double>(2, 0.75)));
-  const std::string html = comparison_html({{"recall", "data & more", 0.125, {family}}},
-                                           {small_comparison(), "cpu", "needle compare --out a", "today"});
+  const std::string html =
+      comparison_html({{"recall", "data & more", 0.125, {family}}},
+                      {small_comparison(), {}, "cpu", "needle compare --out a", "today"});
   for (const char* part : {"lstm&lt;", "data &amp; more", "50.0\u00a0±\u00a035.4", "Accuracy by distance",
                            "needle compare --out a", "<svg>picture</svg>", "chance"})
     EXPECT_TRUE(contains(html, std::vector<std::string>{part}));

@@ -18,6 +18,7 @@ Batch mask_tokens(Batch batch, const Masking& masking, const Generator& random, 
     const std::size_t start = static_cast<std::size_t>(row) * time;
     for (std::size_t place = start; place < start + time; ++place) {
       if (batch.real[place] == 0 || stream.uniform() >= masking.fraction) continue;
+      if (batch.ids[place] == masking.spared_id) continue;
       batch.labels[place] = batch.ids[place];
       batch.ids[place] = masking.mask_id;
       ++batch.valid_targets;
@@ -28,7 +29,7 @@ Batch mask_tokens(Batch batch, const Masking& masking, const Generator& random, 
 
 MaskedDataset::MaskedDataset(std::unique_ptr<Dataset> inner, double fraction, std::uint64_t seed)
     : inner_(std::move(inner)),
-      masking_{inner_->vocabulary(), fraction},
+      masking_{.mask_id = inner_->vocabulary(), .fraction = fraction, .spared_id = kBeginId},
       training_(Generator(seed).child(0)),
       validation_(Generator(seed).child(1)) {}
 

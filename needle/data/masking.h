@@ -10,10 +10,11 @@ namespace needle {
 
 /// Which tokens are masked, and by what.
 struct Masking {
-  std::int64_t mask_id =
-      0;  ///< an id of its own: the tokenizer's vocabulary size, so that a model has one more
+  /// An id of its own: the tokenizer's vocabulary size, so that a model has one more.
+  std::int64_t mask_id = 0;
   double fraction = 0.15;            ///< the chance of a real token to be masked
   std::int64_t ignore_index = -100;  ///< the label of what is not
+  std::int64_t spared_id = -1;       ///< never masked, as BOS, which would be no riddle; -1: none
 };
 
 /// `batch` with some of its real tokens replaced by the mask; those, and no others, are the labels. Row r

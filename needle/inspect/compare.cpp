@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <sstream>
 
-#include "backends/clock.h"
+#include "needle/counters.h"
 
 namespace needle {
 
@@ -63,10 +64,12 @@ ModelConfig model_of_family(const std::string& name, const CompareSettings& sett
   ModelConfig model = settings.training.model;
   model.kind = family.kind;
   model.vocabulary = data.tokenizer().vocabulary_size();
+  if (data.longest_row() > 0) model.context = data.longest_row();
   model.layers = settings.layers > 0 ? settings.layers : family.layers;
   model.dilations = {1};
+  constexpr std::int64_t kFarthest = std::int64_t{1} << 20;
   for (std::int64_t layer = 1; family.dilated && layer < model.layers; ++layer)
-    model.dilations.push_back(model.dilations.back() * 2);
+    model.dilations.push_back(std::min(kFarthest, model.dilations.back() * 2));
   const auto with_width = [&](std::int64_t width) {
     ModelConfig sized = model;
     sized.width = width;
@@ -101,8 +104,9 @@ void CompareSettings::validate() const {
   require(seeds > 0, "compare: seeds must be positive, got ", seeds);
   require(points > 0, "compare: points must be positive, got ", points);
   require(layers >= 0, "compare: layers must not be negative, got ", layers);
-  require(operations >= 0, "compare: operations must not be negative, got ", operations);
-  require(seconds > 0, "compare: seconds must be positive, got ", seconds);
+  require(operations >= 0 && std::isfinite(operations), "compare: operations must not be negative, got ",
+          operations);
+  require(seconds > 0 && std::isfinite(seconds), "compare: seconds must be positive, got ", seconds);
   require(search_share > 0 && search_share <= 1, "compare: search-share must be in (0, 1], got ",
           search_share);
 }
@@ -143,15 +147,19 @@ TrainSettings settings_of(const ComparedRun& run, const ModelConfig& model, cons
 
 }  // namespace
 
-double seconds_of_step(const ModelConfig& model, const CompareSettings& settings, Dataset& data,
-                       Device device) {
+StepCost measure_step(const ModelConfig& model, const CompareSettings& settings, Dataset& data,
+                      Device device) {
   const ComparedRun run{"", settings.learning_rates.front(), 1, settings.training.steps, false};
   Trainer trainer(settings_of(run, model, settings), data, device);
-  constexpr int kWarm = 2, kMeasured = 5;
-  for (int i = 0; i < kWarm; ++i) trainer.rehearse_step();
-  double seconds = 0;
-  for (int i = 0; i < kMeasured; ++i) seconds += trainer.rehearse_step().seconds;
-  return seconds / kMeasured;
+  OperationCounter counter;
+  {  // which the memory pool grows in, too
+    const ObserverScope watch(&counter);
+    trainer.rehearse_step();
+  }
+  StepCost cost{0, counter.products(Phase::forward) + counter.products(Phase::backward)};
+  constexpr int kMeasured = 5;
+  for (int i = 0; i < kMeasured; ++i) cost.seconds += trainer.step().seconds / kMeasured;
+  return cost;
 }
 
 std::optional<ComparedResult> run_compared(const ComparedRun& run, const ModelConfig& model,
@@ -210,16 +218,25 @@ void to_json(json& value, const ComparedResult& result) {
     value["by_distance"].push_back({distance, hits.hit, hits.targets});
 }
 
+namespace {
+
+/// JSON has no number that is not finite; it stands as null.
+double number_of(const json& value) {
+  return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
+}
+
+}  // namespace
+
 void from_json(const json& value, ComparedResult& result) {
   result.run = {value.at("family"), value.at("learning_rate"), value.at("seed"), value.at("steps"),
                 value.at("search")};
-  result.loss = value.at("loss");
+  result.loss = number_of(value.at("loss"));
   result.accuracy = value.at("accuracy");
   result.rows_accuracy = value.at("rows_accuracy");
   result.tokens_per_second = value.at("tokens_per_second");
   result.peak_bytes = value.at("peak_bytes");
   for (const json& p : value.at("points"))
-    result.points.push_back({p.at(0), p.at(1), p.at(2), p.at(3), p.at(4), p.at(5)});
+    result.points.push_back({p.at(0), p.at(1), p.at(2), number_of(p.at(3)), number_of(p.at(4)), p.at(5)});
   for (const json& p : value.at("by_distance")) result.by_distance.push_back({p.at(0), {p.at(1), p.at(2)}});
 }
 

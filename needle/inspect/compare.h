@@ -28,7 +28,7 @@ struct CompareSettings {
       0;                ///< of a whole run, with that budget; 0: what `steps` take on average over the models
   double seconds = 20;  ///< of a whole run, with that budget
   std::vector<double> learning_rates{1e-3, 3e-3, 1e-2};
-  double search_share = 0.5;   ///< of a run's steps, with which the rates are searched
+  double search_share = 0.5;  ///< of a run's steps, with which the rates are searched
   std::int64_t seeds = 3;
   std::int64_t points = 10;  ///< evaluations of a run; of a search, one
   std::int64_t layers = 0;   ///< 0: what suits the family
@@ -74,9 +74,12 @@ struct ComparedResult {
 void to_json(nlohmann::json& json, const ComparedResult& result);
 void from_json(const nlohmann::json& json, ComparedResult& result);
 
-/// Seconds of a step of that model on that data, measured.
-double seconds_of_step(const ModelConfig& model, const CompareSettings& settings, Dataset& data,
-                       Device device);
+/// What a training step takes, the mean over some.
+struct StepCost {
+  double seconds = 0, operations = 0;  ///< of its products, counted
+};
+StepCost measure_step(const ModelConfig& model, const CompareSettings& settings, Dataset& data,
+                      Device device);
 
 /// Trains one. `on_step` is called after each step, with how many are done; false of it stops, and then there
 /// is no result. `at_end` sees the trained model.

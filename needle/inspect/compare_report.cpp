@@ -63,8 +63,11 @@ std::string loss_chart(const Comparison& task, const std::string& against, const
 }
 
 std::string distance_chart(const Comparison& task) {
-  Chart chart{
-      "Accuracy by distance", "positions back to the first token of the answer", "percent right", {}, {}};
+  Chart chart{"Accuracy by distance",
+              "positions back to the first token that tells the answer",
+              "percent right",
+              {},
+              {}};
   for (const ComparedFamily& family : task.families) {
     Series series{family.name, {}, {}};
     for (const auto& [distance, share] : family.by_distance()) {
@@ -107,7 +110,7 @@ std::string table(const Comparison& task) {
          << (family.facts.path ? std::to_string(*family.facts.path) : "none") << "</td><td>"
          << reach_text(family.facts.receptive_field) << "</td><td>"
          << rounded(spread_over(family.runs, &ComparedResult::tokens_per_second).mean) << "</td><td>"
-         << number(spread_over(family.runs, &ComparedResult::peak_bytes).mean / 1e6, 1) << "</td><td>"
+         << number(family.peak_bytes() / 1e6, 1) << "</td><td>"
          << (family.runs.empty() ? 0 : family.runs[0].run.learning_rate) << "</td><td>"
          << spread_text(family.loss(), 1, 4) << "</td><td>" << spread_text(family.accuracy(), 100, 1)
          << "</td>";
@@ -177,6 +180,11 @@ std::string section(const Comparison& task) {
 }  // namespace
 
 Spread ComparedFamily::loss() const { return spread_over(runs, &ComparedResult::loss); }
+double ComparedFamily::peak_bytes() const {
+  double most = 0;
+  for (const ComparedResult& run : runs) most = std::max(most, run.peak_bytes);
+  return most;
+}
 Spread ComparedFamily::accuracy() const { return spread_over(runs, &ComparedResult::accuracy); }
 
 std::vector<std::pair<std::int64_t, double>> ComparedFamily::by_distance() const {
@@ -209,13 +217,21 @@ std::string comparison_html(const std::vector<Comparison>& tasks, const Comparis
   html << " each model keeps the one with the least validation loss after a search of "
        << number(100 * settings.search_share, 0) << " % of a run with one seed; its results are the mean and "
        << "the sample deviation over " << settings.seeds << (settings.seeds == 1 ? " seed" : " seeds")
-       << ". Equal for all: " << name_of_choice(settings.budget) << ". Longest path: steps from layer to "
+       << ". Equal for all: " << name_of_choice(settings.budget)
+       << (settings.budget == Budget::steps ? "" : ", planned from steps that were measured before")
+       << ". Operations are those of products, counted in a step. Longest path: steps from layer to "
        << "layer, or from position to position, by which the first position reaches the last.</p>\n";
   for (const Comparison& task : tasks) html << section(task);
   html << "<h2>How it was made</h2>\n<p>" << escaped(origin.machine) << ", " << escaped(origin.time)
        << ". To repeat it:</p>\n<pre>" << escaped(origin.command) << "</pre>\n"
-       << "<details><summary>All settings</summary><pre>" << escaped(to_json_value(settings).dump(1))
-       << "</pre></details>\n</body></html>\n";
+       << "<details><summary>All settings</summary><pre>" << escaped(origin.all_settings.dump(1))
+       << "</pre>\n";
+  for (const Comparison& task : tasks) {
+    for (const ComparedFamily& family : task.families)
+      html << "<pre>" << escaped(task.task + ", " + family.name + ": " + nlohmann::json(family.model).dump())
+           << "</pre>\n";
+  }
+  html << "</details>\n</body></html>\n";
   return html.str();
 }
 

@@ -21,6 +21,8 @@ struct ComparedFamily {
 
   Spread loss() const;
   Spread accuracy() const;
+  /// The most of all runs.
+  double peak_bytes() const;
   /// Mean accuracy by distance, over the seeds.
   std::vector<std::pair<std::int64_t, double>> by_distance() const;
 };
@@ -35,6 +37,7 @@ struct Comparison {
 /// What the document says of how it was made.
 struct ComparisonOrigin {
   CompareSettings settings;
+  nlohmann::json all_settings;  ///< with the data of all tasks
   std::string machine, command, time;
 };
 
