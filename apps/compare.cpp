@@ -25,7 +25,7 @@ struct CompareOptions {
 CompareSettings default_settings() {
   CompareSettings settings;
   TrainSettings& training = settings.training;
-  training.steps = 4000;
+  training.steps = 3500;
   training.batch = 32;
   training.data.distance = 0;
   training.model.heads = 4;
