@@ -7,25 +7,10 @@
 #include <string_view>
 
 #include "backends/error.h"
+#include "tests/svg_reading.h"
 
 namespace needle {
 namespace {
-
-int count(std::string_view text, std::string_view part) {
-  int found = 0;
-  for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++found;
-  return found;
-}
-
-/// The texts of all labels, each in brackets.
-std::string texts(std::string_view svg) {
-  std::string result;
-  for (std::size_t at = svg.find("<text"); at != svg.npos; at = svg.find("<text", at + 1)) {
-    const std::size_t start = svg.find('>', at) + 1;
-    result += '[' + std::string(svg.substr(start, svg.find('<', start) - start)) + ']';
-  }
-  return result;
-}
 
 HeatMap numbered(std::size_t size) {
   HeatMap map{"title", "row", "column", {}, {}, {}, {"no", "yes"}};

@@ -8,28 +8,13 @@
 #include <string_view>
 
 #include "backends/error.h"
+#include "tests/svg_reading.h"
 
 namespace needle {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-int count(std::string_view text, std::string_view part) {
-  int found = 0;
-  for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++found;
-  return found;
-}
-
-/// The texts of all labels and ticks, each in brackets.
-std::string texts(std::string_view svg) {
-  std::string result;
-  for (std::size_t at = svg.find("<text"); at != svg.npos; at = svg.find("<text", at + 1)) {
-    const std::size_t start = svg.find('>', at) + 1;
-    result += '[' + std::string(svg.substr(start, svg.find('<', start) - start)) + ']';
-  }
-  return result;
-}
 
 Chart chart_of(std::vector<double> x, std::vector<double> y) {
   return {"title", "x", "y", {{"line", std::move(x), std::move(y)}}, {}};
