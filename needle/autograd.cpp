@@ -2,6 +2,7 @@
 #include "needle/autograd.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "needle/node.h"
 
@@ -277,6 +278,25 @@ std::vector<Tensor> FusedOp::gradient(const std::vector<Tensor>& out_grads, cons
     if (needs[i]) result[i] = found[next++];
   }
   return result;
+}
+
+std::vector<Tensor> leaves_of(const std::vector<Tensor>& ys) {
+  std::unordered_set<const void*> seen;
+  std::vector<Node*> stack;
+  std::vector<Tensor> leaves;
+  const auto visit = [&](Node* node) {
+    if (node && seen.insert(node).second) stack.push_back(node);
+  };
+  for (const Tensor& y : ys) visit(y.body()->node.get());
+  while (!stack.empty()) {
+    Node* const node = stack.back();
+    stack.pop_back();
+    for (const Node::Slot& slot : node->inputs) {
+      visit(slot.node.get());
+      if (slot.leaf && seen.insert(slot.leaf.get()).second) leaves.emplace_back(slot.leaf);
+    }
+  }
+  return leaves;
 }
 
 }  // namespace needle

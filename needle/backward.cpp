@@ -384,23 +384,4 @@ std::vector<Tensor> gradients_within(const Borders& borders, const std::vector<T
   return result;
 }
 
-std::vector<Tensor> leaves_of(const std::vector<Tensor>& ys) {
-  std::unordered_map<const void*, bool> seen;
-  std::vector<Node*> stack;
-  std::vector<Tensor> leaves;
-  const auto visit = [&](Node* node) {
-    if (node && seen.emplace(node, true).second) stack.push_back(node);
-  };
-  for (const Tensor& y : ys) visit(y.body()->node.get());
-  while (!stack.empty()) {
-    Node* const node = stack.back();
-    stack.pop_back();
-    for (const Node::Slot& slot : node->inputs) {
-      visit(slot.node.get());
-      if (slot.leaf && seen.emplace(slot.leaf.get(), true).second) leaves.emplace_back(slot.leaf);
-    }
-  }
-  return leaves;
-}
-
 }  // namespace needle
