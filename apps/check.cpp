@@ -6,8 +6,8 @@
 
 #include "apps/command.h"
 #include "apps/model_options.h"
+#include "apps/saved_model.h"
 #include "apps/terminal.h"
-#include "apps/writing.h"
 #include "needle/inspect/boundary.h"
 #include "needle/io/files.h"
 #include "needle/models/model.h"

@@ -6,8 +6,8 @@
 
 #include "apps/command.h"
 #include "apps/options.h"
+#include "apps/saved_model.h"
 #include "apps/terminal.h"
-#include "apps/writing.h"
 #include "needle/data/masking.h"
 #include "needle/data/sources.h"
 

@@ -5,6 +5,7 @@
 
 #include "apps/command.h"
 #include "apps/options.h"
+#include "apps/saved_model.h"
 #include "apps/terminal.h"
 #include "apps/writing.h"
 

@@ -1,7 +1,6 @@
 // Text that a trained model writes, for the report of a run and for `needle generate`.
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -9,16 +8,6 @@
 #include "needle/train/trainer.h"
 
 namespace needle {
-
-/// A model out of a checkpoint, with what it takes to use it.
-struct SavedModel {
-  std::filesystem::path folder;  ///< of the checkpoint
-  TrainSettings settings;        ///< of the run that trained it
-  Tokenizer tokenizer;
-  std::unique_ptr<SequenceModel> model;
-};
-/// Reads the checkpoint `path`, or the newest one of the run `path`.
-SavedModel load_saved_model(const std::filesystem::path& path, Device device);
 
 /// The ids that a model trained on data of the kind `source` reads for `text`: rows begin with BOS; a stream
 /// knows no BOS, and an empty text stands for a line end, if it has any.
