@@ -1,5 +1,6 @@
 // Tasks that differ in what must be remembered, and for how long: copy, recall, brackets.
 #include <array>
+#include <cmath>
 #include <sstream>
 #include <string_view>
 
@@ -67,8 +68,7 @@ Task recall_task(std::int64_t distance) {
   distance = checked_distance("recall", distance, 2);
   require(distance % 2 == 0, "recall: distance must be even, since a pair takes two positions, got ",
           distance);
-  // In slots of two positions. Few keys, each slot of the second half a question: what matters is the
-  // distance, not the crowd.
+  // In slots of two positions. Few keys and many questions: what matters is the distance, not the crowd.
   constexpr std::int64_t kMostPairs = 6;
   constexpr double kOfEarlier = 0.6;
   const std::int64_t slots = distance / 2, pairs = std::min((slots + 1) / 2, kMostPairs);
@@ -81,11 +81,15 @@ Task recall_task(std::int64_t distance) {
   task.longest_row = 1 + 2 * distance;
   task.chance = 1.0 / static_cast<double>(values.size());
   task.remark =
-      text_of(slots, " keys asked for, last seen 2 to ", distance,
+      text_of("at least ", slots, " keys asked for, last seen 2 to ", distance,
               " positions back; beyond a receptive field there is chance alone, ", 100 * task.chance, " %");
   task.example = [=](Generator& random, DataPart) {
-    // The first half of the slots holds the pairs, with filler between them.
-    std::vector<char> is_pair(static_cast<std::size_t>(slots));
+    // The pairs come first, with filler between them; in some rows soon, so that questions are asked from few
+    // positions and from many.
+    const double spread = static_cast<double>(slots) / static_cast<double>(pairs);
+    const auto first_slots =
+        static_cast<std::int64_t>(static_cast<double>(pairs) * std::pow(spread, random.uniform()) + 0.5);
+    std::vector<char> is_pair(static_cast<std::size_t>(first_slots));
     std::fill_n(is_pair.begin(), pairs, 1);
     random.shuffle(is_pair);
 
@@ -98,7 +102,7 @@ Task recall_task(std::int64_t distance) {
     TaskExample example;
     example.add(kBeginId);
     for (std::int64_t slot = 0; slot < 2 * slots; ++slot) {
-      const bool asks = slot >= slots;
+      const bool asks = slot >= first_slots;
       if (asks) std::erase_if(known, [&](const Pair& pair) { return pair.slot < slot - slots; });
       if (asks ? known.empty() : !is_pair[static_cast<std::size_t>(slot)]) {
         example.add(filler), example.add(filler);
