@@ -92,8 +92,8 @@ bool flag_of(const json& object, const char* name, bool otherwise) {
 std::int64_t id_of(const json& value, const std::string& token) {
   constexpr std::int64_t kMost = 1 << 22;
   const std::int64_t id = value.is_number_integer() ? value.get<std::int64_t>() : -1;
-  require(id >= 0 && id < kMost, "tokenizer: the id of ", shown(token), " must be a whole number below ", kMost,
-          ", got ", shown(value).substr(0, 80));
+  require(id >= 0 && id < kMost, "tokenizer: the id of ", shown(token), " must be a whole number below ",
+          kMost, ", got ", shown(value).substr(0, 80));
   return id;
 }
 
@@ -140,9 +140,9 @@ void BytePair::read_steps(const json& step) {
     steps_.emplace_back(SplitPattern(flag_of(step, "individual_digits", false) ? "\\p{N}" : "\\p{N}+"));
   } else if (type == "Split") {
     const std::string behavior = text_of(step, "behavior");
-    require(behavior == "Isolated" && !flag_of(step, "invert", false),
-            "tokenizer: a split with behavior ", behavior,
-            flag_of(step, "invert", false) ? ", inverted," : "", " is not known here, only Isolated");
+    require(behavior == "Isolated" && !flag_of(step, "invert", false), "tokenizer: a split with behavior ",
+            behavior, flag_of(step, "invert", false) ? ", inverted," : "",
+            " is not known here, only Isolated");
     steps_.emplace_back(SplitPattern(text_of(part_of(step, "pattern"), "Regex")));
   } else {
     fail("tokenizer: a pre_tokenizer ", shown(type),
@@ -280,8 +280,7 @@ void BytePair::encode_words(std::string_view text, std::size_t step, Words& seen
                             std::vector<std::int64_t>& ids) const {
   if (step < steps_.size()) {
     if (steps_[step]) {
-      steps_[step]->split(text,
-                          [&](std::string_view piece) { encode_words(piece, step + 1, seen, ids); });
+      steps_[step]->split(text, [&](std::string_view piece) { encode_words(piece, step + 1, seen, ids); });
     } else {
       encode_words(text.starts_with(' ') ? std::string(text) : " " + std::string(text), step + 1, seen, ids);
     }
@@ -358,8 +357,8 @@ bool BytePair::is_special(std::int64_t id) const {
 }
 
 bool BytePair::knows(std::string_view bytes) const {
-  return std::ranges::all_of(
-      bytes, [&](char byte) { return byte_ids_[static_cast<unsigned char>(byte)] >= 0; });
+  return std::ranges::all_of(bytes,
+                             [&](char byte) { return byte_ids_[static_cast<unsigned char>(byte)] >= 0; });
 }
 
 }  // namespace needle

@@ -67,7 +67,7 @@ class BytePair {
                     std::vector<std::int64_t>& ids) const;
   Ids merged(std::string_view word) const;
 
-  std::vector<std::string> spellings_, tokens_;  // by id; a token as bytes
+  std::vector<std::string> spellings_, tokens_;        // by id; a token as bytes
   std::unordered_map<std::string, std::int32_t> ids_;  // of spellings
   std::array<std::int32_t, 256> byte_ids_{};
   std::vector<std::pair<std::int32_t, std::int32_t>> merge_order_;

@@ -1,5 +1,5 @@
-// Text to token ids and back: bytes or characters, with PAD, BOS and EOS as ids of their own, or the byte pairs
-// of a published vocabulary.
+// Text to token ids and back: bytes or characters, with PAD, BOS and EOS as ids of their own, or the byte
+// pairs of a published vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ inline constexpr std::int64_t kEndId = 2;
 inline constexpr std::int64_t kFirstContentId = 3;
 
 /// A vocabulary as a value. In ours, ids 0, 1, 2 are PAD, BOS, EOS; then come 256 bytes, or the known
-/// characters in the order of their code points. Byte pairs have the ids that were published; `ids` stands for
-/// a vocabulary that is not there, so that only ids can be read and told.
+/// characters in the order of their code points. Byte pairs have the ids that were published; `ids` stands
+/// for a vocabulary that is not there, so that only ids can be read and told.
 class Tokenizer {
  public:
   enum class Kind { bytes, characters, byte_pair, ids };
@@ -69,8 +69,8 @@ class Tokenizer {
   /// As decode_bytes, as valid UTF-8: what isn't becomes U+FFFD, one for each maximal invalid part.
   std::string decode(std::span<const std::int64_t> ids) const;
 
-  /// {"kind": "bytes"}, {"kind": "characters", "characters": "..."}, {"kind": "byte-pair", "begin": 0, "end": 0,
-  /// "tokenizer": ...} as BytePair::to_json(), or {"kind": "ids", "count": 0, "reason": "..."}.
+  /// {"kind": "bytes"}, {"kind": "characters", "characters": "..."}, {"kind": "byte-pair", "begin": 0, "end":
+  /// 0, "tokenizer": ...} as BytePair::to_json(), or {"kind": "ids", "count": 0, "reason": "..."}.
   nlohmann::json to_json() const;
   /// The inverse of to_json; throws on anything else.
   static Tokenizer from_json(const nlohmann::json& json);
