@@ -76,23 +76,28 @@ Tokenizer Tokenizer::characters(std::string_view training_text, std::string_view
 
 Tokenizer Tokenizer::byte_pair(BytePair vocabulary, std::optional<std::int64_t> begin,
                                std::optional<std::int64_t> end) {
-  for (const auto& id : {begin, end})
-    require(!id || (*id >= 0 && *id < vocabulary.vocabulary_size()), "tokenizer: a row begins or ends with ",
-            id.value_or(0), ", which is outside the vocabulary of ", vocabulary.vocabulary_size());
   Tokenizer result(Kind::byte_pair, {});
   result.pairs_ = std::make_shared<const BytePair>(std::move(vocabulary));
-  result.begin_ = begin;
-  result.end_ = end;
+  result.set_ends(begin, end);
   return result;
 }
 
-Tokenizer Tokenizer::ids(std::int64_t count, std::string reason) {
+Tokenizer Tokenizer::ids(std::int64_t count, std::string reason, std::optional<std::int64_t> begin,
+                         std::optional<std::int64_t> end) {
   require(count > 0, "tokenizer: wanted a positive number of ids, got ", count);
   Tokenizer result(Kind::ids, {});
-  result.begin_ = result.end_ = std::nullopt;
   result.count_ = count;
   result.no_text_ = std::move(reason);
+  result.set_ends(begin, end);
   return result;
+}
+
+void Tokenizer::set_ends(std::optional<std::int64_t> begin, std::optional<std::int64_t> end) {
+  for (const auto& id : {begin, end})
+    require(!id || (*id >= 0 && *id < vocabulary_size()), "tokenizer: a row begins or ends with ",
+            id.value_or(0), ", which is outside the vocabulary of ", vocabulary_size());
+  begin_ = begin ? begin : end;
+  end_ = end;
 }
 
 Tokenizer::Kind Tokenizer::kind_from_name(std::string_view name) {
@@ -175,9 +180,9 @@ std::string Tokenizer::decode(std::span<const std::int64_t> ids) const {
 
 nlohmann::json Tokenizer::to_json() const {
   if (kind_ == Kind::bytes) return {{"kind", "bytes"}};
-  if (kind_ == Kind::ids) return {{"kind", "ids"}, {"count", count_}, {"reason", no_text_}};
-  if (pairs_) {
-    nlohmann::json json{{"kind", "byte-pair"}, {"tokenizer", pairs_->to_json()}};
+  if (pairs_ || kind_ == Kind::ids) {
+    nlohmann::json json = pairs_ ? nlohmann::json{{"kind", "byte-pair"}, {"tokenizer", pairs_->to_json()}}
+                                 : nlohmann::json{{"kind", "ids"}, {"count", count_}, {"reason", no_text_}};
     json["begin"] = begin_ ? nlohmann::json(*begin_) : nlohmann::json();
     json["end"] = end_ ? nlohmann::json(*end_) : nlohmann::json();
     return json;
@@ -199,7 +204,7 @@ Tokenizer Tokenizer::from_json(const nlohmann::json& json) {
     return value.is_null() ? std::nullopt : std::optional(value.get<std::int64_t>());
   };
   const std::string kind = text_of("kind");
-  if (kind == "ids") return ids(id_of("count").value_or(0), text_of("reason"));
+  if (kind == "ids") return ids(id_of("count").value_or(0), text_of("reason"), id_of("begin"), id_of("end"));
   if (kind == "byte-pair") {
     require(json.contains("tokenizer"), "tokenizer: no 'tokenizer' in its JSON");
     return byte_pair(BytePair::from_json(json["tokenizer"]), id_of("begin"), id_of("end"));

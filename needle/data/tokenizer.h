@@ -35,11 +35,14 @@ class Tokenizer {
   /// The Unicode characters that occur in `training_text`; `source`, a file name, stands in errors. Throws,
   /// with line and column, where the text isn't UTF-8.
   static Tokenizer characters(std::string_view training_text, std::string_view source = "");
-  /// Byte pairs, and which of their ids begins and ends a row.
+  /// Byte pairs, and which of their ids begins and ends a row; where none begins one, that which ends it
+  /// does.
   static Tokenizer byte_pair(BytePair vocabulary, std::optional<std::int64_t> begin,
                              std::optional<std::int64_t> end);
-  /// No vocabulary for `count` ids; `reason` is the Error of whoever asks for text.
-  static Tokenizer ids(std::int64_t count, std::string reason);
+  /// No vocabulary for `count` ids; `reason` is the Error of whoever asks for text. `begin` and `end` as
+  /// those of byte pairs.
+  static Tokenizer ids(std::int64_t count, std::string reason, std::optional<std::int64_t> begin = {},
+                       std::optional<std::int64_t> end = {});
   /// The kind by its name, "bytes" or "characters"; throws on another.
   static Kind kind_from_name(std::string_view name);
 
@@ -70,7 +73,8 @@ class Tokenizer {
   std::string decode(std::span<const std::int64_t> ids) const;
 
   /// {"kind": "bytes"}, {"kind": "characters", "characters": "..."}, {"kind": "byte-pair", "begin": 0, "end":
-  /// 0, "tokenizer": ...} as BytePair::to_json(), or {"kind": "ids", "count": 0, "reason": "..."}.
+  /// 0, "tokenizer": ...} as BytePair::to_json(), or {"kind": "ids", "count": 0, "reason": "...", "begin": 0,
+  /// "end": 0}.
   nlohmann::json to_json() const;
   /// The inverse of to_json; throws on anything else.
   static Tokenizer from_json(const nlohmann::json& json);
@@ -80,6 +84,7 @@ class Tokenizer {
  private:
   Tokenizer(Kind kind, std::vector<std::int32_t> characters)
       : kind_(kind), characters_(std::move(characters)) {}
+  void set_ends(std::optional<std::int64_t> begin, std::optional<std::int64_t> end);
 
   Kind kind_;
   std::vector<std::int32_t> characters_;  // sorted code points; id 3 + index

@@ -98,25 +98,30 @@ std::vector<std::int64_t> whole_numbers(const json& fields, const char* key, con
 Entry read_entry(const std::string& path, const std::string& name, const json& fields, bool only_place) {
   const std::string where = path + ": tensor " + quoted(name) + ": ";
   require(fields.is_object(), where, "its entry is not a JSON object");
+  Entry entry{name, {}, {}, 0, 0};
+  if (!only_place) {
+    require(fields.contains("dtype") && fields["dtype"].is_string(), where, "no dtype");
+    const std::string type = fields["dtype"].get<std::string>();
+    const auto known = std::ranges::find(kTypeNames, type, [](const auto& named) { return named.first; });
+    require(known != std::end(kTypeNames), where, "unsupported dtype ", quoted(type),
+            ", known are F64 F32 F16 BF16 I64 I32 BOOL");
+    entry.dtype = known->second;
+    const std::vector<std::int64_t> sizes = whole_numbers(fields, "shape", where);
+    require(sizes.size() <= kMaxRank, where, sizes.size(), " axes, at most ", kMaxRank, " are possible");
+    entry.shape = Shape(sizes);
+  }
+
   const std::vector<std::int64_t> range = whole_numbers(fields, "data_offsets", where);
   require(range.size() == 2, where, "data_offsets wants 2 numbers, got ", range.size());
   require(range[0] <= range[1], where, "data_offsets ", range[0], " to ", range[1], " are reversed");
-  const auto begin = static_cast<std::uint64_t>(range[0]), end = static_cast<std::uint64_t>(range[1]);
-  if (only_place) return {name, std::nullopt, {}, begin, end};
-  require(fields.contains("dtype") && fields["dtype"].is_string(), where, "no dtype");
-  const std::string type = fields["dtype"].get<std::string>();
-  const auto known = std::ranges::find(kTypeNames, type, [](const auto& entry) { return entry.first; });
-  require(known != std::end(kTypeNames), where, "unsupported dtype ", quoted(type),
-          ", known are F64 F32 F16 BF16 I64 I32 BOOL");
+  entry.begin = static_cast<std::uint64_t>(range[0]);
+  entry.end = static_cast<std::uint64_t>(range[1]);
+  if (only_place) return entry;
 
-  const std::vector<std::int64_t> sizes = whole_numbers(fields, "shape", where);
-  require(sizes.size() <= kMaxRank, where, sizes.size(), " axes, at most ", kMaxRank, " are possible");
-
-  Entry entry{name, known->second, Shape(sizes), begin, end};
-  const std::optional<std::uint64_t> bytes = byte_count(entry.shape, known->second);
+  const std::optional<std::uint64_t> bytes = byte_count(entry.shape, *entry.dtype);
   require(bytes.has_value(), where, "shape ", entry.shape, " overflows");
-  require(entry.end - entry.begin == *bytes, where, type, ' ', entry.shape, " takes ", *bytes,
-          " bytes, data_offsets hold ", entry.end - entry.begin);
+  require(entry.end - entry.begin == *bytes, where, type_name(*entry.dtype), ' ', entry.shape, " takes ",
+          *bytes, " bytes, data_offsets hold ", entry.end - entry.begin);
   return entry;
 }
 

@@ -57,9 +57,11 @@ Tokenizer read_tokenizer(const fs::path& folder, std::int64_t vocabulary, std::o
   const bool whole = fs::exists(folder / kWhole),
              parts = fs::exists(folder / kVocabulary) && fs::exists(folder / kMerges);
   if (!whole && !parts)
-    return Tokenizer::ids(vocabulary, folder.string() +
-                                          ": there is no tokenizer.json, nor vocab.json and merges.txt, so "
-                                          "the model reads ids alone, no text; put them there");
+    return Tokenizer::ids(vocabulary,
+                          folder.string() +
+                              ": there is no tokenizer.json, nor vocab.json and merges.txt, so "
+                              "the model reads ids alone, no text; put them there",
+                          begin, end);
   try {
     const json settings = fs::exists(folder / kConfig) ? json_file(folder / kConfig) : json();
     BytePair pairs =

@@ -248,7 +248,7 @@ void save_published(const fs::path& folder, SequenceModel& model, const Tokenize
   }
   save_tensors(folder / kModelFile, pieces, {{"format", "pt"}});
   const json object = published_config(config, tokenizer.begin_id(), tokenizer.end_id());
-  write_file_synced(folder / "config.json", object.dump(2) + "\n");
+  write_file_synced(folder / kConfigFile, object.dump(2) + "\n");
   write_tokenizer(folder, tokenizer);
 }
 

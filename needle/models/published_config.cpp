@@ -15,8 +15,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kConfigFile = "config.json";
-
 /// Fields that change nothing of what a trained model computes: of training, of other programs, or of tasks
 /// beside the next token.
 constexpr std::string_view kWithoutEffect[] = {"_attn_implementation",
@@ -54,6 +52,7 @@ constexpr std::string_view kWithoutEffect[] = {"_attn_implementation",
                                                "task_specific_params",
                                                "torch_dtype",
                                                "torchscript",
+                                               "transformers.js_config",
                                                "transformers_version",
                                                "unk_token_id",
                                                "use_cache",
@@ -251,6 +250,13 @@ PublishedConfig read_published_config(const std::filesystem::path& folder) {
   result.begin = fields.id("bos_token_id");
   result.end = fields.id("eos_token_id");
   result.warnings = fields.warnings();
+  for (auto* const id : {&result.begin, &result.end}) {
+    if (!*id || (**id >= 0 && **id < model.vocabulary)) continue;
+    result.warnings.push_back(file + ": the token " + std::to_string(**id) +
+                              " that begins or ends a text is outside the vocabulary of " +
+                              std::to_string(model.vocabulary) + ", and left aside");
+    id->reset();
+  }
   try {
     model = model.resolved();
   } catch (const Error& error) {

@@ -11,6 +11,9 @@
 
 namespace needle {
 
+/// The file of a published checkpoint that says what its model is.
+inline constexpr const char* kConfigFile = "config.json";
+
 /// Whose names a published checkpoint has.
 enum class PublishedNames { gpt2, llama };
 
