@@ -127,6 +127,7 @@ void add_train(CLI::App& program, Outcome&) {
     require(command->count("--task") + command->count("--lines") + command->count("--text") <= 1,
             "train: --task, --lines and --text exclude each other");
     options->context_given = command->count("--context") > 0;
+    if (!options->resume.empty()) refuse_changes(*command);
     if (!options->from.empty()) {
       require(command->count("--lines") + command->count("--text") == 1,
               "train: --from wants --lines or --text, the data to go on with");
@@ -137,7 +138,6 @@ void add_train(CLI::App& program, Outcome&) {
       if (option->get_group() == "Model" && option->count() > 0)
         options->model_given.push_back(option->get_name().substr(2));
     }
-    if (!options->resume.empty()) refuse_changes(*command);
     stop_at_interrupt("\nstopping after this step; once more ends at once, without saving\n");
     run_training(*options, [] { return interrupted(); });
   });
