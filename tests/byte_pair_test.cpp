@@ -112,6 +112,8 @@ TEST(BytePair, JsonComesBack) {
     EXPECT_EQ(read_tokenizer(folder.path(), 600, tokenizer.begin_id(), tokenizer.end_id()), tokenizer);
   }
   EXPECT_NE(tokenizers()[0], tokenizers()[1]);
+  // A field without which the package refuses the file.
+  EXPECT_TRUE(tokenizers()[0].byte_pairs()->to_json()["pre_tokenizer"].contains("trim_offsets"));
 }
 
 TEST(BytePair, WhatWouldGiveOtherIdsIsRefusedByName) {

@@ -46,7 +46,8 @@ json whole_of_parts(const fs::path& folder, const json& settings) {
   }
   const bool space = settings.is_object() && settings.value("add_prefix_space", json(false)) == true;
   return {{"added_tokens", added},
-          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", space}, {"use_regex", true}}},
+          {"pre_tokenizer",
+           {{"type", "ByteLevel"}, {"add_prefix_space", space}, {"trim_offsets", true}, {"use_regex", true}}},
           {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", merges}}}};
 }
 
