@@ -120,6 +120,9 @@ TEST(BytePair, WhatWouldGiveOtherIdsIsRefusedByName) {
   const json good = reference_json("llama_tokenizer.json");
   for (const auto& [place, value, part] : std::vector<std::tuple<const char*, json, const char*>>{
            {"/normalizer", {{"type", "NFC"}}, "NFC"},
+           {"/normalizer", {{"type", 3}}, "normalizer"},
+           {"/normalizer", {{"type", "Sequence"}, {"normalizers", {{{"type", "NFKC"}}}}}, "NFKC"},
+           {"/pre_tokenizer/pretokenizers", 7, "not byte-level"},
            {"/pre_tokenizer", nullptr, "not byte-level"},
            {"/pre_tokenizer/pretokenizers/0/behavior", "Removed", "Removed"},
            {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "(", "split pattern ( is wrong"},

@@ -106,7 +106,7 @@ BytePair BytePair::from_json(const json& file) {
   const std::string type = model.value("type", json("BPE")) == "BPE" ? "BPE" : shown(model.at("type"));
   require(type == "BPE", "tokenizer: the model is ", type, ", known is BPE, byte-level");
   const auto normalizer = file.find("normalizer");
-  if (normalizer != file.end() && normalizer->is_object() && normalizer->value("type", "") == "Sequence")
+  if (normalizer != file.end() && normalizer->is_object() && normalizer->value("type", json()) == "Sequence")
     refuse(*normalizer, "normalizers", "normalizer ");
   else
     refuse(file, "normalizer", "");
