@@ -81,8 +81,10 @@ void run_score(const GenerateOptions& options, SavedModel& saved, Device device)
   for (const std::string& text : texts) {
     TokenRow ids = saved.tokenizer.encode(text, options.score_file);
     if (by_line) {
-      ids.insert(ids.begin(), kBeginId);
-      ids.push_back(kEndId);
+      const auto begin = saved.tokenizer.begin_id(), end = saved.tokenizer.end_id();
+      require(begin && end, "generate: this vocabulary has no tokens that begin and end a line");
+      ids.insert(ids.begin(), *begin);
+      ids.push_back(*end);
     }
     rows.push_back(std::move(ids));
   }
@@ -200,7 +202,8 @@ void add_generate(CLI::App& program, Outcome&) {
       ->group(how);
 
   const char* computing = "Computing";
-  add_choice(*command, "--overflow", rows.decoding.overflow, "Once the context is full", overflow_names())->group(computing);
+  add_choice(*command, "--overflow", rows.decoding.overflow, "Once the context is full", overflow_names())
+      ->group(computing);
   command->add_flag("--no-cache", options->no_cache, "Read the whole text again for each token")
       ->group(computing);
   add_choice(*command, "--cache", options->storage, "Type of the keys and values that are kept",

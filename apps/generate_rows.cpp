@@ -201,8 +201,8 @@ nlohmann::json json_of(const Answer& answer, const Tokenizer& tokenizer) {
 }
 
 std::vector<std::int64_t> ends_of(const SavedModel& saved, const RowsSettings& settings) {
-  const bool knows_one = saved.settings.data.source != DataSource::text;
-  return settings.ends && knows_one ? std::vector{kEndId} : std::vector<std::int64_t>{};
+  const std::optional<std::int64_t> end = end_of_text(saved.tokenizer, saved.settings.data.source);
+  return settings.ends && end ? std::vector{*end} : std::vector<std::int64_t>{};
 }
 
 void write_beams(SavedModel& saved, const std::vector<Prompt>& prompts, const RowsSettings& settings,
@@ -219,7 +219,8 @@ void write_beams(SavedModel& saved, const std::vector<Prompt>& prompts, const Ro
     const auto beams = beam_search(*saved.model, translates ? TokenRow{kBeginId} : prompt.ids, search, device,
                                    translates ? prompt.ids : TokenRow{});
     for (const Beam& beam : beams) {
-      const std::string text = saved.tokenizer.decode(beam.ids);
+      const std::size_t shown = beam.ids.size() - (beam.ended == Ended::end_token ? 1 : 0);
+      const std::string text = saved.tokenizer.decode(std::span(beam.ids).first(shown));
       if (settings.json) {
         print_json({{"prompt", prompt.text},
                     {"text", (translates ? "" : prompt.text) + text},
@@ -275,7 +276,8 @@ void write_rows(SavedModel& saved, const std::vector<Prompt>& prompts, const Row
     }
     how.on_token = [&](std::int64_t row, std::int64_t id) {
       if (speed.first_token == 0) speed.first_token = now();
-      screen.push(first + static_cast<std::size_t>(row), id);
+      // The name of an end token is no part of the text.
+      if (std::ranges::count(how.ends, id) == 0) screen.push(first + static_cast<std::size_t>(row), id);
     };
     how.on_pass = [&](const Decoding& decoding) { speed.note(decoding); };
     // Each row's own, since the text decides.

@@ -13,6 +13,9 @@ namespace needle {
 /// knows no BOS, and an empty text stands for a line end, if it has any.
 std::vector<std::int64_t> prompt_ids(const Tokenizer& tokenizer, DataSource source, const std::string& text);
 
+/// The id that ends what such a model writes; none where it has learned no end.
+std::optional<std::int64_t> end_of_text(const Tokenizer& tokenizer, DataSource source);
+
 /// What to write.
 struct WritingSettings {
   std::string prompt;           ///< continued; empty: a row from its beginning, or a text after a line end
