@@ -83,15 +83,15 @@ Task recall_task(std::int64_t distance) {
       text_of("keys asked for, last seen 2 to ", distance,
               " positions back; beyond a receptive field there is chance alone, ", 100 * task.chance, " %");
   task.example = [=](Generator& random, DataPart) {
-    // The pairs come first, with filler between them; then keys are asked for, with filler between these. How
-    // much of it differs from row to row, so that distances of every order occur, and questions after few
-    // positions and after many.
-    const auto of_some_order = [&](double most) { return std::pow(most, random.uniform()); };
+    // The pairs come first, with filler between them; then keys are asked for, with filler between these, and
+    // more to the end. How much of it differs from row to row, so that distances of every order occur, and
+    // rows that are as if they were made for a shorter distance.
     const double spread = static_cast<double>(slots) / static_cast<double>(pairs);
-    const auto first_slots =
-        static_cast<std::int64_t>(static_cast<double>(pairs) * of_some_order(spread) + 0.5);
-    const double asked_share = 1 / of_some_order(spread);
-    std::vector<char> is_pair(static_cast<std::size_t>(first_slots));
+    const auto of_some_order = [&](double most) { return std::pow(most, random.uniform()); };
+    const double stretch = of_some_order(spread);
+    const auto half = static_cast<std::int64_t>(static_cast<double>(pairs) * stretch + 0.5);
+    const double asked_share = 1 / of_some_order(stretch);
+    std::vector<char> is_pair(static_cast<std::size_t>(half));
     std::fill_n(is_pair.begin(), pairs, 1);
     random.shuffle(is_pair);
 
@@ -104,11 +104,11 @@ Task recall_task(std::int64_t distance) {
     TaskExample example;
     example.add(kBeginId);
     for (std::int64_t slot = 0; slot < 2 * slots; ++slot) {
-      const bool is_first = slot < first_slots;
-      if (!is_first) std::erase_if(known, [&](const Pair& pair) { return pair.slot < slot - slots; });
-      const bool is_filler = is_first
-                                 ? !is_pair[static_cast<std::size_t>(slot)]
-                                 : known.empty() || (slot > first_slots && random.uniform() >= asked_share);
+      const bool is_first = slot < half;
+      std::erase_if(known, [&](const Pair& pair) { return pair.slot < slot - slots; });  // too far back
+      const bool is_filler =
+          is_first ? !is_pair[static_cast<std::size_t>(slot)]
+                   : slot >= 2 * half || known.empty() || (slot > half && random.uniform() >= asked_share);
       if (is_filler) {
         example.add(filler), example.add(filler);
         continue;
