@@ -6,6 +6,7 @@ void Parts::operator()(std::string_view name, Module& child) {
   const std::string outer = prefix_;
   prefix_ = full_name(name);
   child.path_ = prefix_;
+  modules_.push_back(&child);
   child.list(*this);
   prefix_ = outer;
 }
@@ -54,6 +55,13 @@ void copy_state(Module& from, Module& to) {
     require(source[i].name == target[i].name, "copy_state: ", source[i].name, " meets ", target[i].name);
     target[i].tensor.set_array(source[i].tensor.array().copy());
   }
+}
+
+void quantize_weights(Module& model) {
+  Parts parts;
+  model.list(parts);
+  model.quantize();
+  for (Module* module : parts.modules()) module->quantize();
 }
 
 }  // namespace needle
