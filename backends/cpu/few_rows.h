@@ -29,11 +29,9 @@ inline float sum_of_lanes(lanes::Vector<float> x) {
   return x[0];
 }
 
-/// Asks for memory that will be read soon: the processor's own guesses keep up with one row at a time, but
-/// not with several side by side. An address past the end does no harm.
-inline void fetch_ahead(const void* p, std::ptrdiff_t bytes) {
-  __builtin_prefetch(static_cast<const char*>(p) + bytes);
-}
+/// Bytes by which memory is asked for before it is read: the processor's own guesses keep up with one row at
+/// a time, but not with several side by side. An address past the end does no harm.
+inline constexpr std::int64_t kAhead = 8192;
 
 /// A matrix whose rows are contiguous and `stride` apart.
 template <class T>
@@ -80,7 +78,8 @@ void dots_block(const Table<float>& x, const Table<T>& table, std::int64_t inner
   std::int64_t k = 0;
   for (; k + kGroup<T> <= inner; k += kGroup<T>) {
 #pragma GCC unroll 16
-    for (int j = 0; j < kWidth; ++j) fetch_ahead(table.data + j * table.stride + k, 8192);
+    for (int j = 0; j < kWidth; ++j)
+      __builtin_prefetch(table.data + j * table.stride + k + kAhead / sizeof(T));
 #pragma GCC unroll 4
     for (int part = 0; part < kParts<T>; ++part) {
       lanes::Vector<float> right[kWidth];
@@ -116,15 +115,16 @@ void dots(const Table<float>& x, std::int64_t rows, const Table<T>& table, std::
                                 [&](int i, int column, float sum) { store(r + i, j + column, sum); });
   };
   // Rows of the table stay in the first cache while all rows of x meet them.
-  const auto columns = [&]<int kWidth, int kHeight>(std::int64_t j) {
+  constexpr int kTall = lanes::kRows / 2;
+  const auto columns = [&]<int kWidth>(std::int64_t j) {
     std::int64_t r = 0;
-    for (; r + kHeight <= rows; r += kHeight) blocks.template operator()<kHeight, kWidth>(r, j);
+    for (; r + kTall <= rows; r += kTall) blocks.template operator()<kTall, kWidth>(r, j);
     for (; r + 2 <= rows; r += 2) blocks.template operator()<2, kWidth>(r, j);
     for (; r < rows; ++r) blocks.template operator()<1, kWidth>(r, j);
   };
   std::int64_t j = first;
-  for (; j + 4 <= last; j += 4) columns.template operator()<4, 4>(j);
-  for (; j < last; ++j) columns.template operator()<1, 4>(j);
+  for (; j + 4 <= last; j += 4) columns.template operator()<4>(j);
+  for (; j < last; ++j) columns.template operator()<1>(j);
 }
 
 /// y [rows, columns] = x [rows, inner] b [inner, columns], or y += x b, with inner > 0 for columns first,
@@ -132,12 +132,20 @@ void dots(const Table<float>& x, std::int64_t rows, const Table<T>& table, std::
 inline void columns(const Table<float>& x, std::int64_t rows, const Table<float>& b, std::int64_t inner,
                     std::int64_t first, std::int64_t last, float* y, std::int64_t y_stride, bool accumulate) {
   constexpr std::int64_t kLanes = lanes::kLanes<float>, kDepth = 16;
+  constexpr int kTall = lanes::kRows;
   // So many rows of b are read side by side, each in the order of its memory.
   for (std::int64_t k = 0; k < inner; k += kDepth) {
     const std::int64_t depth = std::min(kDepth, inner - k);
     const auto block = [&]<int kHeight, int kVectors>(std::int64_t r, std::int64_t j) {
       for (std::int64_t i = 0; r == 0 && i < depth; ++i) {
-        for (int v = 0; v < kVectors; ++v) fetch_ahead(b.data + (k + i) * b.stride + j + v * kLanes, 256);
+        for (int v = 0; v < kVectors; ++v) {
+          const float* const line = b.data + (k + i) * b.stride + j + v * kLanes;
+          // One row's sums wait for memory alone, those of several for what has come no further than L2.
+          if (kHeight == 1)
+            __builtin_prefetch(line + kDepth * b.stride, 0, 2);
+          else
+            __builtin_prefetch(line + 4 * kLanes);
+        }
       }
       lanes::multiply_block<kHeight, kVectors, float>(
           {x.data + r * x.stride + k, x.stride, 1}, {b.data + k * b.stride + j, b.stride},
@@ -145,14 +153,14 @@ inline void columns(const Table<float>& x, std::int64_t rows, const Table<float>
     };
     const auto all_rows = [&]<int kVectors>(std::int64_t j) {
       std::int64_t r = 0;
-      for (; r + 8 <= rows; r += 8) block.template operator()<8, std::min(kVectors, 3)>(r, j);
-      for (; r + 4 <= rows; r += 4) block.template operator()<4, kVectors>(r, j);
+      for (; r + kTall <= rows; r += kTall) block.template operator()<kTall, std::min(kVectors, 3)>(r, j);
+      for (; r + kTall / 2 <= rows; r += kTall / 2) block.template operator()<kTall / 2, kVectors>(r, j);
       for (; r + 2 <= rows; r += 2) block.template operator()<2, kVectors>(r, j);
       for (; r < rows; ++r) block.template operator()<1, kVectors>(r, j);
     };
     std::int64_t j = first;
-    if (rows < 8)
-      for (; j + 4 * kLanes <= last; j += 4 * kLanes) all_rows.template operator()<4>(j);
+    // With fewer rows, there are registers left for a vector more.
+    for (; rows < kTall && j + 4 * kLanes <= last; j += 4 * kLanes) all_rows.template operator()<4>(j);
     for (; j + 3 * kLanes <= last; j += 3 * kLanes) all_rows.template operator()<3>(j);
     for (; j + kLanes <= last; j += kLanes) all_rows.template operator()<1>(j);
     for (; j < last; ++j) {

@@ -30,7 +30,7 @@ void CpuBackend::linear_int8(Epilogue epilogue, const View& x, const View& weigh
                                        width, residual.as<float>()};
   const auto* const numbers = weight.as<std::int8_t>();
   const float *const scales = scale.as<float>(), *const from = x.as<float>();
-  const bool few = rows <= kFewRows;
+  const bool few = rows <= kFewRows || inner == 0;
   const bool shared = static_cast<double>(weight.count()) * static_cast<double>(rows) >= kParallelElements;
   const int parts = shared ? available_threads() : 1;
   const Scratch<float> ordered(pool_, static_cast<std::size_t>(few ? rows * inner : 0)),

@@ -55,8 +55,6 @@ void Linear::quantize() {
 }
 
 void Linear::list(Parts& parts) {
-  require(!quantized, "linear: the weight of ", path(),
-          " is quantised: it can be neither saved, copied nor trained");
   parts("weight", weight);
   parts("bias", bias);
 }

@@ -24,7 +24,7 @@ Tensor initial_weight(const Shape& shape, std::int64_t inputs, const Init& init,
 Tensor initial_bias(std::int64_t size, std::int64_t inputs, const Init& init);
 
 /// y = f(x W + b) + residual over the last axis: weight [in, out], bias [out] or none. Once it is quantised,
-/// it computes without gradients alone, and cannot be listed.
+/// it computes without gradients alone.
 struct Linear : Module {
   /// `residual` as in initial_weight().
   Linear(std::int64_t in, std::int64_t out, bool with_bias, const Init& init, bool residual = false);

@@ -92,7 +92,12 @@ class Module {
 
  private:
   friend class Parts;
+  friend void quantize_weights(Module& model);
+  /// Throws if quantize_weights() took its weights.
+  void require_weights() const;
+
   std::string path_;
+  bool quantized_ = false;
 };
 
 /// Marks the module that runs: forward() opens with `const Scope scope(*this);`.
