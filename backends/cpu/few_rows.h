@@ -137,6 +137,8 @@ inline void columns(const Table<float>& x, std::int64_t rows, const Table<float>
   for (std::int64_t k = 0; k < inner; k += kDepth) {
     const std::int64_t depth = std::min(kDepth, inner - k);
     const auto block = [&]<int kHeight, int kVectors>(std::int64_t r, std::int64_t j) {
+      constexpr std::int64_t kNear = 6 * kLanes;
+      const std::int64_t ahead = j + kNear < last ? kNear : kDepth * b.stride + kNear - (last - first);
       for (std::int64_t i = 0; r == 0 && i < depth; ++i) {
         for (int v = 0; v < kVectors; ++v) {
           const float* const line = b.data + (k + i) * b.stride + j + v * kLanes;
@@ -144,7 +146,7 @@ inline void columns(const Table<float>& x, std::int64_t rows, const Table<float>
           if (kHeight == 1)
             __builtin_prefetch(line + kDepth * b.stride, 0, 2);
           else
-            __builtin_prefetch(line + 4 * kLanes);
+            __builtin_prefetch(line + ahead);
         }
       }
       lanes::multiply_block<kHeight, kVectors, float>(
