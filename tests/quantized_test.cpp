@@ -213,5 +213,21 @@ TEST_P(Quantized, CachedLogitsEqualFullOnes) {
   }
 }
 
+TEST_P(Quantized, ATokenAsksTheSystemForNoMemory) {
+  constexpr std::int64_t kTokens = 30, kFirst = 5;
+  for (const bool quantized : {false, true}) {
+    Decoder model = make_decoder(DecoderConfig::of_size(130, 40, 24, 2, 3), device(), DType::f32);
+    if (quantized) quantize_weights(model);
+    const NoGrad off;
+    Cache cache = model.empty_state(2, kTokens);
+    std::uint64_t asked = 0;
+    for (std::int64_t t = 0; t < kTokens; ++t) {
+      if (t == kFirst) asked = device()->memory_stats().system_allocations;
+      model.forward({ids({t, 5}, {2, 1}), {}, {}}, {false, nullptr, &cache});
+    }
+    EXPECT_EQ(device()->memory_stats().system_allocations, asked);
+  }
+}
+
 }  // namespace
 }  // namespace needle
