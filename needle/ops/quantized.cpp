@@ -53,18 +53,18 @@ QuantizedWeight quantize(const NDArray& weight) {
   std::vector<float> scales(static_cast<std::size_t>(out));
   for (std::int64_t j = 0; j < out; ++j) {
     const float* const column = columns.data() + j * in;
-    float largest = 0;
+    float largest = 0, zero = 0;
     for (std::int64_t i = 0; i < in; ++i) {
-      require(std::isfinite(column[i]), "quantize: the weight holds ", column[i], " at [", i, ", ", j, "]");
       largest = std::max(largest, std::abs(column[i]));
+      zero += column[i] * 0;  // NaN from whatever is not finite
     }
+    require(zero == 0, "quantize: column ", j, " of the weight ", weight.shape(), " is not finite");
     // A scale that is not normal would be rounded itself; such small weights count as 0.
     const float scale = std::isnormal(largest / kMost) ? largest / kMost : 0;
     scales[static_cast<std::size_t>(j)] = scale;
-    for (std::int64_t i = 0; i < in && scale > 0; ++i) {
-      const float nearest = std::clamp(std::round(column[i] / scale), -kMost, kMost);
-      numbers[static_cast<std::size_t>(j * in + i)] = static_cast<std::int8_t>(nearest);
-    }
+    std::int8_t* const to = numbers.data() + j * in;
+    for (std::int64_t i = 0; i < in && scale > 0; ++i)
+      to[i] = static_cast<std::int8_t>(std::nearbyint(column[i] / scale));
   }
   return {NDArray::from(numbers, {out, in}, weight.device()).transpose(),
           NDArray::from(scales, {out}, weight.device())};

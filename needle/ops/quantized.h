@@ -15,7 +15,7 @@ struct QuantizedWeight {
   std::size_t bytes() const { return numbers.bytes() + scale.bytes(); }
 };
 
-/// The nearest such weight (halves away from zero). Throws unless the weight is f32 [in, out] and finite.
+/// The nearest such weight (halves to even). Throws unless the weight is f32 [in, out] and finite.
 QuantizedWeight quantize(const NDArray& weight);
 /// numbers times scale, f32 [in, out].
 NDArray dequantize(const QuantizedWeight& weight);
