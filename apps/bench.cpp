@@ -82,7 +82,13 @@ void run_bench(const BenchOptions& options) {
   require(options.steps >= 0, "bench: --steps must not be negative, got ", options.steps);
   for (const std::string& name : options.names) require_work(name);
   require(options.trace.empty() || options.names.size() == 1, "bench: --trace wants one --work");
-  if (!options.against.empty()) return run_against(options);
+  if (!options.against.empty()) {
+    require(options.names.size() == 1, "bench: --against wants one --work");
+    return run_against(
+        options.names[0],
+        [&] { return 1e3 * measure_apart(options.names[0], options, now()).at("seconds").get<double>(); },
+        options.against, options.key, options.json);
+  }
   if (options.scaling) return run_scaling(options);
   // Each piece of work is measured as if the program had been started for it alone.
   const double age = process_age();
@@ -143,7 +149,10 @@ void add_bench(CLI::App& program, Outcome&) {
   scaling->excludes(against);
   add_compute_options(*command, options->compute);
   command->add_flag("--json", options->json, "Print one JSON object a piece of work");
-  command->callback([options] { run_bench(*options); });
+  add_bench_generate(*command);
+  command->callback([command, options] {
+    if (command->get_subcommands().empty()) run_bench(*options);
+  });
 }
 
 }  // namespace needle

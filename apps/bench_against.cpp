@@ -61,22 +61,21 @@ double number_of_command(const std::string& command, const std::string& key) {
 
 }  // namespace
 
-void run_against(const BenchOptions& options) {
+void run_against(const std::string& name, const std::function<double()>& measure, const std::string& command,
+                 const std::string& key, bool json) {
   constexpr int kRounds = 5;
-  require(options.names.size() == 1, "bench: --against wants one --work");
   std::vector<double> ours, theirs, ratios;
   for (int round = 0; round < kRounds; ++round) {
-    ours.push_back(1e3 * measure_apart(options.names[0], options, now()).at("seconds").get<double>());
-    theirs.push_back(number_of_command(options.against, options.key));
+    ours.push_back(measure());
+    theirs.push_back(number_of_command(command, key));
     ratios.push_back(theirs.back() / ours.back());
   }
   const auto spread = [](const std::vector<double>& values) {
     return std::pair{*std::min_element(values.begin(), values.end()),
                      *std::max_element(values.begin(), values.end())};
   };
-  if (options.json) {
-    return print_json({{"work", options.names[0]},
-                       {"precision", name_of_choice(options.precision)},
+  if (json) {
+    return print_json({{"work", name},
                        {"ours_ms", ours},
                        {"theirs_ms", theirs},
                        {"ratio", median(ratios)},
@@ -87,7 +86,7 @@ void run_against(const BenchOptions& options) {
                          fixed(spread(values).second, 2) + " in " + std::to_string(kRounds) +
                          " rounds by turns");
   };
-  row(options.names[0].c_str(), ours, " ms");
+  row(name.c_str(), ours, " ms");
   row("command", theirs, " ms");
   row("ratio", ratios, " times the command's time over ours");
 }

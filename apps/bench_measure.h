@@ -1,6 +1,7 @@
 // Measuring the steps of one piece of work.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -31,8 +32,12 @@ double process_age();
 /// that its memory is its own too. Times in seconds, memory in bytes.
 nlohmann::json measure_apart(const std::string& name, const BenchOptions& options, double program_start);
 
-/// Our step and another command by turns, and the ratio of their times, theirs to ours: printed.
-void run_against(const BenchOptions& options);
+/// `measure`, which gives milliseconds, and another command by turns, and the ratio of their times, theirs to
+/// ours: printed.
+void run_against(const std::string& name, const std::function<double()>& measure, const std::string& command,
+                 const std::string& key, bool json);
+/// Adds `needle bench generate`.
+void add_bench_generate(CLI::App& bench);
 /// The time of a step for T, 2T, 4T and 8T positions, and for one thread and all: printed.
 void run_scaling(const BenchOptions& options);
 

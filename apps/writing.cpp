@@ -18,24 +18,22 @@ std::vector<std::int64_t> prompt_ids(const Tokenizer& tokenizer, DataSource sour
 
 std::vector<Writing> write_texts(SequenceModel& model, const Tokenizer& tokenizer, DataSource source,
                                  const WritingSettings& settings, Device device) {
-  const std::vector<std::int64_t> prompt = prompt_ids(tokenizer, source, settings.prompt);
-  const std::int64_t context = model.config().context,
-                     room = context - static_cast<std::int64_t>(prompt.size()) + 1;
-  require(room > 0, "generate: a prompt of ", prompt.size(), " tokens does not fit the context of ", context);
+  const TokenRow prompt = prompt_ids(tokenizer, source, settings.prompt);
   GenerateSettings how;
-  how.new_tokens = settings.new_tokens == 0 ? room : settings.new_tokens;
-  how.end = source == DataSource::text ? -1 : kEndId;
-  how.pad = kPadId;
-  how.sampler = {settings.temperature, tokenizer.vocabulary_size()};
-  Generator random(settings.seed);
+  // Once the context is full the row ends, if nothing else ends it.
+  how.new_tokens = settings.new_tokens == 0 ? model.config().context : settings.new_tokens;
+  if (source != DataSource::text) how.ends = {kEndId};
+  how.sampler.temperature = settings.temperature;
+  how.sampler.vocabulary = tokenizer.vocabulary_size();
+  const Generator random(settings.seed);
   std::vector<Writing> texts;
   constexpr std::int64_t kRowsAtOnce = 64;
   while (std::ssize(texts) < settings.count) {
     const std::int64_t rows = std::min<std::int64_t>(kRowsAtOnce, settings.count - std::ssize(texts));
     const std::vector prompts(static_cast<std::size_t>(rows), prompt);
-    for (const auto& ids : generate(model, prompts, how, random, device)) {
-      texts.push_back({tokenizer.decode(ids), !ids.empty() && ids.back() == kEndId});
-    }
+    how.first_row = texts.size();
+    for (const Answer& answer : generate(model, prompts, how, random, device))
+      texts.push_back({tokenizer.decode(answer.ids), answer.ended == Ended::end_token});
   }
   return texts;
 }

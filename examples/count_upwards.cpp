@@ -32,8 +32,10 @@ int main() {
     if (step % 50 == 0) std::cout << "step " << step << ", loss " << loss.item() << '\n';
   }
 
-  const GenerateSettings greedy{.new_tokens = 8, .sampler = {.temperature = 0}};
-  const std::vector<std::int64_t> answer = generate(model, {{3, 4, 5}}, greedy, random)[0];
+  GenerateSettings greedy;
+  greedy.new_tokens = 8;
+  greedy.sampler.temperature = 0;
+  const std::vector<std::int64_t> answer = generate(model, {{3, 4, 5}}, greedy, random)[0].ids;
   std::cout << "3 4 5 ->";
   for (const std::int64_t id : answer) std::cout << ' ' << id;
   std::cout << '\n';

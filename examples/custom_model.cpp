@@ -15,7 +15,9 @@ class MeanOfPast : public TokenModel {
     const Tensor counts(NDArray::arange(time, embedded.dtype(), embedded.device(), 1).reshape({1, time, 1}));
     return mix_.forward(cumulative_sum(embedded, 1) / counts, Epilogue::gelu, embedded);
   }
-  Cache empty_state(std::int64_t, std::int64_t) override { fail("mean of past: keeps no state"); }
+  Cache empty_state(std::int64_t, std::int64_t, std::optional<DType>) override {
+    fail("mean of past: keeps no state");
+  }
   void list(Parts& parts) override {
     parts("token_embedding", token_embedding_);
     parts("mix", mix_);

@@ -30,7 +30,7 @@ class FunctionModel : public SequenceModel {
     return function_(embedded, input);
   }
   Tensor head(const Tensor& states) override { return states; }
-  Cache empty_state(std::int64_t, std::int64_t) override { fail("no cache"); }
+  Cache empty_state(std::int64_t, std::int64_t, std::optional<DType>) override { fail("no cache"); }
   std::int64_t context() const override { return 0; }
   void list(Parts&) override {}
 

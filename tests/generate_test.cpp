@@ -14,65 +14,21 @@ namespace needle {
 namespace {
 
 constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-using Logits = std::vector<float>;
-using Prompts = std::vector<std::vector<std::int64_t>>;
+using Prompts = std::vector<TokenRow>;
 
-TEST(Sampler, BR058_TemperatureZeroIsGreedyAndTinyOnesStayFinite) {
-  const Logits logits{0, 100, 99};
-  Generator random(1);
-  for (const double temperature : {0.0, 1e-8, 1e-39, 5e-324}) {
-    EXPECT_EQ(sample(logits, {temperature}, random), 1);
-    const std::vector<double> chances = probabilities(logits, {temperature});
-    EXPECT_EQ(chances, (std::vector<double>{0, 1, 0})) << temperature;
-  }
-  const std::vector<double> chances = probabilities(logits, {1});
-  EXPECT_NEAR(chances[0], 2.7195934554254203e-44, 1e-50);
-  EXPECT_NEAR(chances[1], 0.7310585786300049, 1e-15);
-  EXPECT_NEAR(chances[2], 0.26894142136999516, 1e-15);
-  for (const double temperature : {kNotANumber, -1.0})
-    EXPECT_TRUE(contains(error_of([&] { sample(logits, {temperature}, random); }), {"temperature"}));
-  const std::vector<double> hot = probabilities(logits, {std::numeric_limits<double>::infinity()});
-  for (const double chance : hot) EXPECT_NEAR(chance, 1.0 / 3, 1e-15);
+Prompts ids_of(const std::vector<Answer>& answers) {
+  Prompts ids;
+  for (const Answer& answer : answers) ids.push_back(answer.ids);
+  return ids;
 }
 
-TEST(Sampler, BR061_NaNIsAnErrorAndIdsWithoutTextAreNeverDrawn) {
-  Generator random(1);
-  const Logits bad{static_cast<float>(kNotANumber), 1, 2}, none{-kInfinity, -kInfinity};
-  EXPECT_TRUE(contains(error_of([&] { sample(bad, {}, random); }), {"id 0", "not a number"}));
-  EXPECT_TRUE(contains(error_of([&] { sample(none, {}, random); }), {"finite"}));
-  const Logits padded{0, 1, 2, 3, 4, 9, 9, 9};
-  SamplerSettings settings{0, 5};
-  EXPECT_EQ(sample(padded, settings, random), 4);
-  settings.temperature = 1;
-  const std::vector<double> chances = probabilities(padded, settings);
-  for (std::size_t id = 5; id < 8; ++id) EXPECT_EQ(chances[id], 0);
-  for (int i = 0; i < 200; ++i) EXPECT_LT(sample(padded, settings, random), 5);
-}
-
-TEST(Sampler, GreedyTakesTheFirstOfEquals) {
-  Generator random(1);
-  EXPECT_EQ(sample(Logits{1, 3, 3, 2}, {0}, random), 1);
-  EXPECT_EQ(random.position(), 0) << "greedy uses no random number";
-}
-
-TEST(Sampler, DrawsByTheProbabilities) {
-  const Logits logits{0, std::log(2.0f), std::log(5.0f), -kInfinity};
-  for (const double temperature : {1.0, 2.0, 0.5}) {
-    const std::vector<double> chances = probabilities(logits, {temperature});
-    EXPECT_NEAR(chances[2] / chances[0], std::pow(5, 1 / temperature), 1e-5);
-    EXPECT_EQ(chances[3], 0);
-    Generator random(7);
-    constexpr int kDraws = 20000;
-    std::vector<int> counts(4);
-    for (int i = 0; i < kDraws; ++i)
-      ++counts[static_cast<std::size_t>(sample(logits, {temperature}, random))];
-    for (std::size_t id = 0; id < 4; ++id) {
-      const double deviation = std::sqrt(kDraws * chances[id] * (1 - chances[id]));
-      EXPECT_NEAR(counts[id], kDraws * chances[id], 5 * deviation);
-    }
-  }
+/// Greedy ones of so many tokens.
+GenerateSettings greedy_settings(std::int64_t new_tokens) {
+  GenerateSettings settings;
+  settings.new_tokens = new_tokens;
+  settings.sampler.temperature = 0;
+  return settings;
 }
 
 /// A model whose rows say what they are told to, whatever they read: row r's step s gives script[r][s].
@@ -86,15 +42,22 @@ struct Scripted : SequenceModel {
   Tensor embed(const SequenceInput& input, const Pass&) override {
     return Tensor(NDArray::zeros({input.ids.size(0), input.ids.size(1), 1}, DType::f32, device));
   }
-  Tensor states(const Tensor& embedded, const SequenceInput&, const Pass&) override { return embedded; }
+  /// Of each row the number that it had in the beginning, which the cache keeps.
+  Tensor states(const Tensor& embedded, const SequenceInput&, const Pass& pass) override {
+    std::vector<NDArray>& kept = pass.past->kept(0);
+    if (kept.empty())
+      kept.push_back(NDArray::arange(embedded.size(0), DType::f32, device).reshape({-1, 1, 1}));
+    return Tensor(kept[0]);
+  }
   Tensor head(const Tensor& states) override {
     std::vector<std::int64_t> said;
-    for (const auto& line : script) said.push_back(line.at(static_cast<std::size_t>(steps)));
+    for (const float row : states.array().to_vector<float>())
+      said.push_back(script.at(static_cast<std::size_t>(row)).at(static_cast<std::size_t>(steps)));
     ++steps;
     return Tensor(one_hot(NDArray::from(said, {states.size(0), 1}, device), vocabulary_size()));
   }
-  Cache empty_state(std::int64_t batch, std::int64_t longest) override {
-    return Cache(1, batch, 1, longest, 1, DType::f32, device);
+  Cache empty_state(std::int64_t batch, std::int64_t, std::optional<DType>) override {
+    return Cache(1, batch, device);
   }
   const ModelConfig& config() const override { return shape; }
   std::int64_t context() const override { return 0; }
@@ -104,52 +67,76 @@ struct Scripted : SequenceModel {
 class GenerateTest : public OnDevice {
  protected:
   Decoder model() const { return make_decoder(various_decoders()[0].config, device(), DType::f32); }
+  std::vector<Answer> answers(SequenceModel& to, const Prompts& prompts, const GenerateSettings& settings,
+                              std::uint64_t seed = 1) const {
+    return generate(to, prompts, settings, Generator(seed), device());
+  }
+  Prompts drawn(SequenceModel& to, const Prompts& prompts, const GenerateSettings& settings,
+                std::uint64_t seed = 1) const {
+    return ids_of(answers(to, prompts, settings, seed));
+  }
 };
 
 const Prompts kPrompts{{1, 4, 12, 7}, {9}, {5, 5, 2, 6, 11}};
 
 TEST_P(GenerateTest, BR059_EachRowEndsByItself) {
   Scripted script({{7, 2, 9, 9, 9}, {8, 8, 2, 5, 5}}, device());
-  GenerateSettings settings;
-  settings.new_tokens = 5;
-  settings.end = 2;
-  settings.sampler.temperature = 0;
+  GenerateSettings settings = greedy_settings(5);
+  settings.ends = {2};
   std::vector<std::pair<std::int64_t, std::int64_t>> told;
   settings.on_token = [&told](std::int64_t row, std::int64_t id) { told.emplace_back(row, id); };
-  Generator random(1);
+  std::vector<std::int64_t> rows;
+  settings.on_pass = [&rows](const Decoding& batch) { rows.push_back(std::ssize(batch.rows())); };
   // An end token inside a prompt does not end its row.
-  EXPECT_EQ(generate(script, {{1, 2, 1}, {1}}, settings, random, device()), (Prompts{{7, 2}, {8, 8, 2}}));
+  const std::vector<Answer> both = answers(script, {{1, 2, 1}, {1}}, settings);
+  EXPECT_EQ(ids_of(both), (Prompts{{7, 2}, {8, 8, 2}}));
+  EXPECT_EQ(both[0].ended, Ended::end_token);
   EXPECT_EQ(script.steps, 3);
+  EXPECT_EQ(rows, (std::vector<std::int64_t>{2, 2, 1})) << "a row that has ended leaves the batch";
   EXPECT_EQ(told,
             (std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 7}, {1, 8}, {0, 2}, {1, 8}, {1, 2}}));
   Scripted endless({{7, 2, 9, 9, 9}}, device());
-  settings.end = -1;
-  EXPECT_EQ(generate(endless, {{1}}, settings, random, device()), (Prompts{{7, 2, 9, 9, 9}}));
+  settings.ends = {};
+  EXPECT_EQ(drawn(endless, {{1}}, settings), (Prompts{{7, 2, 9, 9, 9}}));
+}
+
+TEST_P(GenerateTest, RowsHaveSettingsOfTheirOwn) {
+  Scripted script({{7, 2, 9, 9, 9}, {8, 8, 2, 5, 5}, {1, 3, 4, 6, 6}, {5, 5, 5, 5, 5}}, device());
+  GenerateSettings settings;
+  settings.rows.assign(4, greedy_settings(5));
+  settings.rows[0].new_tokens = 3;
+  settings.rows[1].ends = {4, 2};
+  settings.rows[2].stops = [](std::span<const std::int64_t> ids) {
+    return ids.size() >= 2 && ids.back() == 4;
+  };
+  settings.rows[3].new_tokens = 0;
+  const std::vector<Answer> all = answers(script, {{1}, {1}, {1}, {1}}, settings);
+  EXPECT_EQ(ids_of(all), (Prompts{{7, 2, 9}, {8, 8, 2}, {1, 3, 4}, {}}));
+  EXPECT_EQ(all[0].ended, Ended::length);
+  EXPECT_EQ(all[1].ended, Ended::end_token);
+  EXPECT_EQ(all[2].ended, Ended::stop_string);
+  settings.rows.pop_back();
+  EXPECT_TRUE(contains(error_of([&] {
+                         answers(script, {{1}, {1}, {1}, {1}}, settings);
+                       }),
+                       {"3 settings", "4 prompts"}));
 }
 
 TEST_P(GenerateTest, RowsOfABatchEqualRowsAlone) {
   for (const auto& [name, config] : various_decoders()) {
     Decoder decoder = make_decoder(config, device(), DType::f32);
-    GenerateSettings greedy;
-    greedy.new_tokens = 6;
-    greedy.sampler.temperature = 0;
-    Generator random(1);
-    const Prompts together = generate(decoder, kPrompts, greedy, random, device());
+    const Prompts together = drawn(decoder, kPrompts, greedy_settings(6));
     for (std::size_t row = 0; row < kPrompts.size(); ++row)
-      EXPECT_EQ(generate(decoder, {kPrompts[row]}, greedy, random, device())[0], together[row]) << name;
+      EXPECT_EQ(drawn(decoder, {kPrompts[row]}, greedy_settings(6))[0], together[row]) << name;
   }
 }
 
 TEST_P(GenerateTest, GreedyIsTheArgmaxOfTheFullPass) {
   Decoder decoder = model();
-  GenerateSettings greedy;
-  greedy.new_tokens = 6;
-  greedy.sampler.temperature = 0;
-  Generator random(1);
-  const Prompts answers = generate(decoder, kPrompts, greedy, random, device());
+  const Prompts all = drawn(decoder, kPrompts, greedy_settings(6));
   for (std::size_t row = 0; row < kPrompts.size(); ++row) {
     TokenRow text = kPrompts[row];
-    for (const std::int64_t id : answers[row]) {
+    for (const std::int64_t id : all[row]) {
       EXPECT_EQ(argmax(logits_alone(decoder, text, device())[-1]).item(), id);
       text.push_back(id);
     }
@@ -160,18 +147,42 @@ TEST_P(GenerateTest, TheSeedFixesWhatIsDrawnAndCompanionsDoNotChangeIt) {
   Decoder decoder = model();
   GenerateSettings settings;
   settings.new_tokens = 6;
-  const auto draw = [&](const Prompts& prompts, std::uint64_t seed) {
-    Generator random(seed);
-    return generate(decoder, prompts, settings, random, device());
-  };
-  EXPECT_EQ(draw(kPrompts, 1), draw(kPrompts, 1));
-  EXPECT_NE(draw(kPrompts, 1), draw(kPrompts, 2));
-  EXPECT_EQ(draw(kPrompts, 1)[0], draw({kPrompts[0], kPrompts[0]}, 1)[0]);
-  const Prompts twice = draw({kPrompts[0], kPrompts[0]}, 1);
+  EXPECT_EQ(drawn(decoder, kPrompts, settings), drawn(decoder, kPrompts, settings));
+  EXPECT_NE(drawn(decoder, kPrompts, settings), drawn(decoder, kPrompts, settings, 2));
+  const Prompts twice = drawn(decoder, {kPrompts[0], kPrompts[0]}, settings);
+  EXPECT_EQ(drawn(decoder, kPrompts, settings)[0], twice[0]);
   EXPECT_NE(twice[0], twice[1]) << "every row has a stream of its own";
-  Generator random(1);
-  const Prompts first = generate(decoder, kPrompts, settings, random, device());
-  EXPECT_NE(generate(decoder, kPrompts, settings, random, device()), first) << "the stream goes on";
+  settings.first_row = 1;
+  EXPECT_EQ(drawn(decoder, {kPrompts[0]}, settings)[0], twice[1]) << "a set may be done in parts";
+}
+
+TEST_P(GenerateTest, LogProbabilitiesAreTheModelsWhateverTheSampler) {
+  Decoder decoder = model();
+  GenerateSettings settings;
+  settings.new_tokens = 4;
+  settings.sampler.temperature = 3;
+  settings.sampler.top_k = 2;
+  settings.alternatives = 20;  // more than there are ids
+  settings.log_probabilities = true;
+  for (const Answer& answer : answers(decoder, kPrompts, settings)) {
+    ASSERT_EQ(answer.log_probabilities.size(), answer.ids.size());
+    for (std::size_t i = 0; i < answer.ids.size(); ++i) {
+      const std::vector<Choice>& choices = answer.alternatives[i];
+      ASSERT_EQ(choices.size(), 13u);
+      double total = 0;
+      for (std::size_t c = 0; c < choices.size(); ++c) {
+        total += std::exp(choices[c].log_probability);
+        if (c > 0) {
+          EXPECT_LE(choices[c].log_probability, choices[c - 1].log_probability);
+        }
+        if (choices[c].id == answer.ids[i]) {
+          EXPECT_EQ(choices[c].log_probability, answer.log_probabilities[i]);
+          EXPECT_LT(c, 2u) << "top-k";
+        }
+      }
+      EXPECT_NEAR(total, 1, 1e-12);
+    }
+  }
 }
 
 /// Notes how many positions the head projects at a time.
@@ -185,17 +196,18 @@ struct HeadWatch final : Observer {
 
 TEST_P(GenerateTest, S40_OnlyTheLastPositionIsProjectedToTheVocabulary) {
   Decoder decoder = model();
-  HeadWatch watch;
-  const ObserverScope scope(&watch);
-  GenerateSettings settings;
-  settings.new_tokens = 4;
-  Generator random(1);
-  generate(decoder, kPrompts, settings, random, device());
-  EXPECT_EQ(watch.positions, (std::vector<std::int64_t>{3, 3, 3, 3}));
-  // Training scores all positions in one pass.
-  watch.positions.clear();
-  decoder.forward(padded(kPrompts, PaddingSide::right, device()));
-  EXPECT_EQ(watch.positions, std::vector<std::int64_t>{15});
+  for (const PaddingSide side : {PaddingSide::left, PaddingSide::right}) {
+    HeadWatch watch;
+    const ObserverScope scope(&watch);
+    GenerateSettings settings = greedy_settings(4);
+    settings.decoding.padding = side;
+    drawn(decoder, kPrompts, settings);
+    EXPECT_EQ(watch.positions, (std::vector<std::int64_t>{3, 3, 3, 3}));
+    // Training scores all positions in one pass.
+    watch.positions.clear();
+    decoder.forward(padded(kPrompts, PaddingSide::right, device()));
+    EXPECT_EQ(watch.positions, std::vector<std::int64_t>{15});
+  }
 }
 
 TEST_P(GenerateTest, BR061_LogitsThatAreNotNumbersNameRowAndStep) {
@@ -209,37 +221,45 @@ TEST_P(GenerateTest, BR061_LogitsThatAreNotNumbersNameRowAndStep) {
   }
   GenerateSettings settings;
   settings.new_tokens = 4;
-  Generator random(1);
-  EXPECT_TRUE(contains(error_of([&] { generate(decoder, kPrompts, settings, random, device()); }),
-                       {"row 2", "token 2", "not a number"}));
+  EXPECT_TRUE(
+      contains(error_of([&] { drawn(decoder, kPrompts, settings); }), {"row 2", "token 2", "not a number"}));
+}
+
+TEST_P(GenerateTest, ARowThatFillsTheContextEndsAndSaysSo) {
+  Decoder decoder = model();  // of 11 positions
+  const std::vector<Answer> all = answers(decoder, kPrompts, greedy_settings(20));
+  for (std::size_t row = 0; row < all.size(); ++row) {
+    EXPECT_EQ(all[row].ended, Ended::context);
+    // The last one drawn is not read again.
+    EXPECT_EQ(all[row].ids.size(), 11 - kPrompts[row].size() + 1);
+    EXPECT_EQ(drawn(decoder, {kPrompts[row]}, greedy_settings(20))[0], all[row].ids);
+  }
+  EXPECT_EQ(answers(decoder, kPrompts, greedy_settings(7))[2].ended, Ended::length);
 }
 
 TEST_P(GenerateTest, ImpossibleRequestsAreErrors) {
   Decoder decoder = model();
-  Generator random(1);
-  GenerateSettings settings;
-  settings.new_tokens = 8;
-  EXPECT_TRUE(contains(error_of([&] { generate(decoder, kPrompts, settings, random, device()); }),
-                       {"prompt of 5", "8 new", "context of 11"}));
-  settings.new_tokens = 7;  // the last one drawn is not read again
-  EXPECT_EQ(generate(decoder, kPrompts, settings, random, device())[2].size(), 7);
-  EXPECT_TRUE(contains(error_of([&] {
-                         generate(decoder, {{1}, {}}, settings, random, device());
-                       }),
-                       {"prompt"}));
-  EXPECT_TRUE(generate(decoder, {}, settings, random, device()).empty());
-  settings.new_tokens = 0;
-  EXPECT_EQ(generate(decoder, {{1}}, settings, random, device()), Prompts(1));
+  const GenerateSettings settings = greedy_settings(3);
+  EXPECT_TRUE(contains(error_of([&] { drawn(decoder, {TokenRow(12, 1)}, settings); }),
+                       {"prompt of 12", "context of 11", "recompute"}));
+  EXPECT_TRUE(contains(error_of([&] { drawn(decoder, {{1}, {}}, settings); }), {"prompt"}));
+  EXPECT_TRUE(drawn(decoder, {}, settings).empty());
+  EXPECT_EQ(drawn(decoder, {{1}}, greedy_settings(0)), Prompts(1));
+  GenerateSettings sources = settings;
+  sources.sources = {{1}};
+  EXPECT_TRUE(contains(error_of([&] { drawn(decoder, {{1}}, sources); }), {"encoder-decoder"}));
+  GenerateSettings hot = settings;
+  hot.sampler.temperature = -1;
+  EXPECT_TRUE(contains(error_of([&] { drawn(decoder, {{1}}, hot); }), {"temperature"}));
 }
 
-TEST_P(GenerateTest, NothingIsRecorded) {
+TEST_P(GenerateTest, NothingIsRecordedOrKept) {
   Decoder decoder = model();
   GenerateSettings settings;
   settings.new_tokens = 4;
-  Generator random(1);
-  generate(decoder, kPrompts, settings, random, device());
+  drawn(decoder, kPrompts, settings);
   const std::size_t live = device()->memory_stats().live;
-  generate(decoder, kPrompts, settings, random, device());
+  drawn(decoder, kPrompts, settings);
   EXPECT_EQ(device()->memory_stats().live, live);
 }
 

@@ -135,15 +135,13 @@ TEST_P(ReferenceDecoderTest, S42_GreedyContinuation) {
   const std::vector<std::int64_t> all = known.stored("greedy").to_vector<std::int64_t>();
   const std::vector<std::int64_t> prompt(all.begin(), all.begin() + 4), right(all.begin() + 4, all.end());
   GenerateSettings greedy;
-  greedy.new_tokens = std::ssize(right);
+  greedy.new_tokens = std::min<std::int64_t>(std::ssize(right), model.context() - 5);
   greedy.sampler.temperature = 0;
-  Generator random(1);
   // In company, so that its own row is padded.
-  const std::vector<std::vector<std::int64_t>> prompts{prompt, {3, 1, 4, 1, 5, 9}, prompt};
-  greedy.new_tokens = std::min<std::int64_t>(greedy.new_tokens, model.context() - 5);
-  const auto answers = generate(model, prompts, greedy, random, device());
-  EXPECT_EQ(answers[0], right);
-  EXPECT_EQ(answers[2], right);
+  const std::vector<TokenRow> prompts{prompt, {3, 1, 4, 1, 5, 9}, prompt};
+  const std::vector<Answer> answers = generate(model, prompts, greedy, Generator(1), device());
+  EXPECT_EQ(answers[0].ids, right);
+  EXPECT_EQ(answers[2].ids, right);
 }
 
 std::string row_name(const testing::TestParamInfo<ReferenceDecoderTest::ParamType>& info) {

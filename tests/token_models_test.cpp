@@ -7,39 +7,10 @@
 #include "needle/precision.h"
 #include "tests/agree.h"
 #include "tests/decoders.h"
-#include "tests/on_devices.h"
+#include "tests/token_models.h"
 
 namespace needle {
 namespace {
-
-struct NamedModel {
-  std::string name;
-  ModelConfig config;
-};
-
-template <class Change>
-NamedModel changed_model(std::string name, ModelKind kind, Change&& change) {
-  ModelConfig config = DecoderConfig::of_size(13, 11, 10, 2, 1);
-  config.kind = kind;
-  change(config);
-  return {std::move(name), config};
-}
-
-std::vector<NamedModel> various_models() {
-  using Config = ModelConfig;
-  const auto nothing = [](Config&) {};
-  return {changed_model("rnn", ModelKind::rnn, nothing),
-          changed_model("rnn relu", ModelKind::rnn, [](Config& c) { c.activation = Activation::relu; }),
-          changed_model("gru", ModelKind::gru, [](Config& c) { c.tied = false; }),
-          changed_model("lstm", ModelKind::lstm, [](Config& c) { c.layers = 1, c.width = 7; }),
-          changed_model("lstm without biases", ModelKind::lstm,
-                        [](Config& c) { c.bias = c.tied = false, c.norm = NormKind::rms; }),
-          changed_model("convolution", ModelKind::convolution, nothing),
-          changed_model("convolution of one", ModelKind::convolution, [](Config& c) { c.kernel = 1; }),
-          changed_model("dilated convolution", ModelKind::convolution, [](Config& c) {
-            c.kernel = 2, c.layers = 3, c.dilations = {1, 3}, c.activation = Activation::relu;
-          })};
-}
 
 class TokenModels : public testing::TestWithParam<std::tuple<Device, NamedModel>> {
  protected:
@@ -47,16 +18,7 @@ class TokenModels : public testing::TestWithParam<std::tuple<Device, NamedModel>
   const ModelConfig& config() const { return std::get<1>(GetParam()).config; }
   /// With weights large enough that every part shows in the logits.
   std::unique_ptr<SequenceModel> model() const {
-    Generator random(3);
-    std::unique_ptr<SequenceModel> result = make_model(config(), random, device(), exact_dtype(device()));
-    const NoGrad off;
-    for (Parameter& parameter : result->parameters()) {
-      const NDArray& x = parameter.tensor.array();
-      const NDArray moved =
-          NDArray::random({Distribution::Kind::normal, 0, 0.3}, x.shape(), random, x.dtype(), device());
-      parameter.tensor.set_array(binary(Add{}, x, moved));
-    }
-    return result;
+    return make_named(config(), device(), exact_dtype(device()));
   }
   NDArray ids_of(const TokenRow& row) const { return NDArray::from(row, {1, std::ssize(row)}, device()); }
 };

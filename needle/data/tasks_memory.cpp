@@ -1,5 +1,6 @@
 // Tasks that differ in what must be remembered, and for how long: copy, recall, brackets.
 #include <array>
+#include <cmath>
 #include <sstream>
 #include <string_view>
 
@@ -68,9 +69,9 @@ Task recall_task(std::int64_t distance) {
   require(distance % 2 == 0, "recall: distance must be even, since a pair takes two positions, got ",
           distance);
   // In slots of two positions. Few keys and many questions: what matters is the distance, not the crowd.
-  constexpr std::int64_t kMostPairs = 6, kMostQuestions = 24;
+  constexpr std::int64_t kMostPairs = 6;
+  constexpr double kOfEarlier = 0.6;
   const std::int64_t slots = distance / 2, pairs = std::min((slots + 1) / 2, kMostPairs);
-  const std::int64_t questions = std::min(slots, kMostQuestions);
   Task task;
   task.name = "recall";
   const std::string keys_text = "abcdefghijkl", values_text = "01234567";
@@ -80,44 +81,45 @@ Task recall_task(std::int64_t distance) {
   task.longest_row = 1 + 2 * distance;
   task.chance = 1.0 / static_cast<double>(values.size());
   task.remark =
-      text_of(questions, " keys asked for, last seen 2 to ", distance,
+      text_of("at least ", slots, " keys asked for, last seen 2 to ", distance,
               " positions back; beyond a receptive field there is chance alone, ", 100 * task.chance, " %");
   task.example = [=](Generator& random, DataPart) {
-    // What each slot is: a new pair, a question, or filler.
-    enum class Slot { empty, pair, question };
-    const auto half = [&](Slot kind, std::int64_t count) {
-      std::vector<Slot> kinds(static_cast<std::size_t>(slots), Slot::empty);
-      std::fill_n(kinds.begin(), count, kind);
-      random.shuffle(kinds);
-      return kinds;
-    };
-    std::vector<Slot> kinds = half(Slot::pair, pairs);
-    for (const Slot kind : half(Slot::question, questions)) kinds.push_back(kind);
+    // The pairs come first, with filler between them; in some rows soon, so that questions are asked from few
+    // positions and from many.
+    const double spread = static_cast<double>(slots) / static_cast<double>(pairs);
+    const auto first_slots =
+        static_cast<std::int64_t>(static_cast<double>(pairs) * std::pow(spread, random.uniform()) + 0.5);
+    std::vector<char> is_pair(static_cast<std::size_t>(first_slots));
+    std::fill_n(is_pair.begin(), pairs, 1);
+    random.shuffle(is_pair);
 
     TokenRow new_keys = keys;
     random.shuffle(new_keys);
     struct Pair {
       std::int64_t key, value, slot;
     };
-    std::vector<Pair> known;  // each key with the last slot that shows it
+    std::vector<Pair> known;  // each key with the last slot that shows it, the latest at the end
     TaskExample example;
     example.add(kBeginId);
-    for (std::int64_t slot = 0; slot < std::ssize(kinds); ++slot) {
-      const Slot kind = kinds[static_cast<std::size_t>(slot)];
-      if (kind == Slot::question)
-        std::erase_if(known, [&](const Pair& pair) { return pair.slot < slot - slots; });
-      if (kind == Slot::empty || (kind == Slot::question && known.empty())) {
+    for (std::int64_t slot = 0; slot < 2 * slots; ++slot) {
+      const bool asks = slot >= first_slots;
+      if (asks) std::erase_if(known, [&](const Pair& pair) { return pair.slot < slot - slots; });
+      if (asks ? known.empty() : !is_pair[static_cast<std::size_t>(slot)]) {
         example.add(filler), example.add(filler);
         continue;
       }
-      if (kind == Slot::pair) {
+      if (asks) {
+        // The latest is the likeliest, and so on: distances of every order are asked for.
+        std::size_t back = 1;
+        while (back < known.size() && random.uniform() < kOfEarlier) ++back;
+        const auto asked = known.end() - static_cast<std::ptrdiff_t>(back);
+        example.add(asked->key, asked->value, 2 * (slot - asked->slot));
+        std::rotate(asked, asked + 1, known.end());
+        known.back().slot = slot;
+      } else {
         known.push_back({new_keys.back(), one_of(values, random), slot});
         new_keys.pop_back();
         example.add(known.back().key);
-      } else {
-        std::swap(known[static_cast<std::size_t>(random.below(std::ssize(known)))], known.back());
-        example.add(known.back().key, known.back().value, 2 * (slot - known.back().slot));
-        known.back().slot = slot;
       }
       example.add(known.back().value);
     }

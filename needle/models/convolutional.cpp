@@ -21,6 +21,24 @@ Epilogue epilogue_of(Activation activation) {
   fail("model: a convolution has no gated activation; choose relu, gelu or gelu-tanh");
 }
 
+/// The last `span` positions [batch, span, width] of x: of each row, those before what pads its end.
+NDArray last_real(const NDArray& x, std::int64_t span, const NDArray& real) {
+  const std::int64_t batch = x.size(0), time = x.size(1);
+  if (!real.defined()) return x.slice(1, time - span, time).copy();
+  const std::vector<bool> is_real = real.to_vector<bool>();
+  NDArray result = NDArray::empty({batch, span, x.size(2)}, x.dtype(), x.device());
+  for (std::int64_t row = 0; row < batch; ++row) {
+    std::int64_t padding = 0;
+    while (padding < real.size(1) &&
+           !is_real[static_cast<std::size_t>((row + 1) * real.size(1) - 1 - padding)])
+      ++padding;
+    // What holds no real token at all changes nothing: then those from before stay.
+    result.slice(0, row, row + 1)
+        .assign(x.slice(0, row, row + 1).slice(1, time - padding - span, time - padding));
+  }
+  return result;
+}
+
 }  // namespace
 
 ConvolutionBlock::ConvolutionBlock(const ModelConfig& config, std::int64_t layer, const Init& init)
@@ -40,7 +58,7 @@ Tensor ConvolutionBlock::forward(const Tensor& x, NDArray* before, const NDArray
   const std::int64_t span = before ? before->size(1) : 0;
   if (before) {
     inputs = concatenate({Tensor(*before), inputs}, 1);
-    *before = inputs.array().slice(1, inputs.size(1) - span, inputs.size(1)).copy();
+    *before = last_real(inputs.array(), span, real);
   }
   const Tensor all = convolution.forward(inputs, activation);
   return dropout.forward(cast(slice(all, 1, span, all.size(1)), x.dtype()), pass, x);
@@ -79,7 +97,7 @@ Tensor ConvolutionalModel::states(const Tensor& embedded, const SequenceInput& i
   return norm_.forward(x);
 }
 
-Cache ConvolutionalModel::empty_state(std::int64_t batch, std::int64_t) {
+Cache ConvolutionalModel::empty_state(std::int64_t batch, std::int64_t, std::optional<DType>) {
   return Cache(static_cast<int>(config_.layers), batch, token_embedding_.weight.array().device());
 }
 

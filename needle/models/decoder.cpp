@@ -12,7 +12,7 @@ Decoder::Decoder(const ModelConfig& config, const Init& init)
 }
 
 Tensor Decoder::embed(const SequenceInput& input, const Pass& pass) {
-  return transformer_.begin(tokens(input), input, pass);
+  return transformer_.begin(tokens(input, pass), input, pass);
 }
 
 Tensor Decoder::states(const Tensor& embedded, const SequenceInput& input, const Pass& pass) {
@@ -24,8 +24,8 @@ Tensor Decoder::states(const Tensor& embedded, const SequenceInput& input, const
   return transformer_.states(embedded, input, pass, memory);
 }
 
-Cache Decoder::empty_state(std::int64_t batch, std::int64_t longest) {
-  return transformer_.empty_state(batch, longest);
+Cache Decoder::empty_state(std::int64_t batch, std::int64_t longest, std::optional<DType> storage) {
+  return transformer_.empty_state(batch, longest, storage);
 }
 
 void Decoder::list(Parts& parts) {

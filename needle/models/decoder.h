@@ -17,7 +17,7 @@ class Decoder : public TokenModel {
   /// The same for one with cross-attention (config.cross): its blocks read `memory` as well, [batch, source
   /// time, width], where input.source_real says so.
   Tensor states(const Tensor& embedded, const SequenceInput& input, const Pass& pass, const Tensor& memory);
-  Cache empty_state(std::int64_t batch, std::int64_t longest) override;
+  Cache empty_state(std::int64_t batch, std::int64_t longest, std::optional<DType> storage = {}) override;
   std::int64_t context() const override { return config_.context; }
   void list(Parts& parts) override;
   /// An independent decoder with the same numbers.

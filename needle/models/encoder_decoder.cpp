@@ -67,8 +67,8 @@ Tensor EncoderDecoder::head_loss(const Tensor& states, const NDArray& labels, co
   return decoder_.head_loss(states, labels, options);
 }
 
-Cache EncoderDecoder::empty_state(std::int64_t batch, std::int64_t longest) {
-  return decoder_.empty_state(batch, longest);
+Cache EncoderDecoder::empty_state(std::int64_t batch, std::int64_t longest, std::optional<DType> storage) {
+  return decoder_.empty_state(batch, longest, storage);
 }
 
 void EncoderDecoder::list(Parts& parts) {

@@ -34,8 +34,8 @@ Tensor Patches::head(const Tensor& states) {
   return head_.forward(states, Epilogue::none, {}, head_.dtype());
 }
 
-Cache Patches::empty_state(std::int64_t batch, std::int64_t longest) {
-  return transformer_.empty_state(batch, longest);
+Cache Patches::empty_state(std::int64_t batch, std::int64_t longest, std::optional<DType> storage) {
+  return transformer_.empty_state(batch, longest, storage);
 }
 
 void Patches::list(Parts& parts) {

@@ -18,7 +18,7 @@ class Patches : public SequenceModel {
   Tensor states(const Tensor& embedded, const SequenceInput& input, const Pass& pass) override;
   Tensor head(const Tensor& states) override;
   /// An Error: it reads both ways.
-  Cache empty_state(std::int64_t batch, std::int64_t longest) override;
+  Cache empty_state(std::int64_t batch, std::int64_t longest, std::optional<DType> storage = {}) override;
   std::int64_t context() const override { return config_.context; }
   void list(Parts& parts) override;
 

@@ -55,7 +55,7 @@ Tensor RecurrentModel::states(const Tensor& embedded, const SequenceInput& input
   return norm_.forward(x);
 }
 
-Cache RecurrentModel::empty_state(std::int64_t batch, std::int64_t) {
+Cache RecurrentModel::empty_state(std::int64_t batch, std::int64_t, std::optional<DType>) {
   return Cache(static_cast<int>(config_.layers), batch, token_embedding_.weight.array().device());
 }
 

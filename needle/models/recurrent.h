@@ -25,7 +25,7 @@ class RecurrentModel : public TokenModel {
                  DType dtype = DType::f32);
 
   Tensor states(const Tensor& embedded, const SequenceInput& input, const Pass& pass) override;
-  Cache empty_state(std::int64_t batch, std::int64_t longest) override;
+  Cache empty_state(std::int64_t batch, std::int64_t longest, std::optional<DType> storage = {}) override;
   void list(Parts& parts) override;
 
  private:

@@ -32,8 +32,9 @@ class SequenceModel : public Module {
   virtual Tensor head_loss(const Tensor& states, const NDArray& labels, const LossOptions& options = {}) {
     return cross_entropy(head(states), labels, options);
   }
-  /// Room to remember `longest` positions of `batch` rows. An Error for models that cannot go on from a past.
-  virtual Cache empty_state(std::int64_t batch, std::int64_t longest) = 0;
+  /// Room to remember `longest` positions of `batch` rows; keys and values stored as `storage`, or as the
+  /// weights. An Error for models that cannot go on from a past.
+  virtual Cache empty_state(std::int64_t batch, std::int64_t longest, std::optional<DType> storage = {}) = 0;
   virtual const ModelConfig& config() const = 0;
   std::int64_t vocabulary_size() const { return config().vocabulary; }
   /// The most positions it can read; 0: no limit.

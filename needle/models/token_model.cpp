@@ -9,7 +9,8 @@ void TokenModel::make_head(const Init& init) {
   if (!config_.tied) head_.emplace(config_.width, config_.vocabulary, config_.bias, init);
 }
 
-Tensor TokenModel::tokens(const SequenceInput& input) {
+Tensor TokenModel::tokens(const SequenceInput& input, const Pass& pass) {
+  if (pass.past) pass.past->serve(*this);
   require(input.ids.defined() && input.ids.rank() == 2, "model: wants ids [batch, time]");
   require(!input.real.defined() || input.real.shape() == input.ids.shape(),
           "model: the mask must have the shape of the ids, ", input.ids.shape());
@@ -17,7 +18,7 @@ Tensor TokenModel::tokens(const SequenceInput& input) {
 }
 
 Tensor TokenModel::embed(const SequenceInput& input, const Pass& pass) {
-  return Dropout(config_.dropout).forward(as_residual(tokens(input)), pass);
+  return Dropout(config_.dropout).forward(as_residual(tokens(input, pass)), pass);
 }
 
 Tensor TokenModel::head(const Tensor& states) {

@@ -26,8 +26,9 @@ class TokenModel : public SequenceModel {
   /// `config` is resolved. The head is left to make_head(), which comes last.
   TokenModel(const ModelConfig& config, const Init& init);
   void make_head(const Init& init);
-  /// The rows of the token table. Throws unless the ids are [batch, time], and the mask too.
-  Tensor tokens(const SequenceInput& input);
+  /// The rows of the token table. Throws unless the ids are [batch, time], the mask too, and the past is this
+  /// model's.
+  Tensor tokens(const SequenceInput& input, const Pass& pass);
 
   ModelConfig config_;
   Embedding token_embedding_;

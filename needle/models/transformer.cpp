@@ -4,8 +4,26 @@ namespace needle {
 
 namespace {
 
+/// With a past, positions that do not go on from it are those of a text whose beginning was cut off: what the
+/// cache holds was read at other places (S38).
+void check_positions(const SequenceInput& input, const std::vector<std::int64_t>& lengths) {
+  const NDArray real =
+      input.real.defined() ? input.real : NDArray::full(input.positions.shape(), 1, DType::boolean);
+  const auto wanted = position_ids(real, lengths).to_vector<std::int64_t>(),
+             given = input.positions.to_vector<std::int64_t>();
+  const auto is_real = real.to_vector<bool>();
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    require(!is_real[i] || given[i] == wanted[i], "cache: position ", given[i], " was given where ",
+            wanted[i],
+            " goes on from the past; a text whose beginning was dropped must be read again with a new cache");
+  }
+}
+
 NDArray positions_of(const Tensor& x, const SequenceInput& input, const Pass& pass) {
-  if (input.positions.defined()) return input.positions;
+  if (input.positions.defined()) {
+    if (pass.past) check_positions(input, pass.past->lengths());
+    return input.positions;
+  }
   const NDArray real = input.real.defined()
                            ? input.real
                            : NDArray::full({x.size(0), x.size(1)}, 1, DType::boolean, x.device());
@@ -57,13 +75,13 @@ Tensor Transformer::states(const Tensor& embedded, const SequenceInput& input, c
   return norm_ ? norm_->forward(x) : x;
 }
 
-Cache Transformer::empty_state(std::int64_t batch, std::int64_t longest) const {
+Cache Transformer::empty_state(std::int64_t batch, std::int64_t longest, std::optional<DType> storage) const {
   require(config_.causal, "model: a cache holds only under a causal mask; this model is bidirectional");
   require(config_.positions == Positions::rotary || longest <= config_.context, "model: a cache of ", longest,
           " positions was asked for, past the context of ", config_.context);
   const NDArray& weight = blocks_[0].norm1.weight.array();
   return Cache(static_cast<int>(config_.layers), batch, config_.key_value_heads, longest,
-               config_.width / config_.heads, weight.dtype(), weight.device());
+               config_.width / config_.heads, storage.value_or(weight.dtype()), weight.device());
 }
 
 void Transformer::list(Parts& parts) {

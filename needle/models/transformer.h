@@ -17,7 +17,7 @@ class Transformer : public Module {
   Tensor states(const Tensor& embedded, const SequenceInput& input, const Pass& pass,
                 const Tensor& memory = {});
   /// As SequenceModel's. An Error for a bidirectional one, and past the context.
-  Cache empty_state(std::int64_t batch, std::int64_t longest) const;
+  Cache empty_state(std::int64_t batch, std::int64_t longest, std::optional<DType> storage = {}) const;
   void list(Parts& parts) override;
 
  private:
