@@ -10,6 +10,7 @@
 #include "apps/saved_model.h"
 #include "apps/terminal.h"
 #include "apps/writing.h"
+#include "needle/data/utf8.h"
 #include "needle/inspect/attention_weights.h"
 #include "needle/inspect/svg_text.h"
 #include "needle/io/files.h"
@@ -27,17 +28,16 @@ struct AttentionCommandOptions {
 
 /// What stands on an axis for a token.
 std::string token_label(const Tokenizer& tokenizer, std::int64_t id) {
-  if (id == kPadId) return "PAD";
-  if (id == kBeginId) return "BOS";
-  if (id == kEndId) return "EOS";
+  if (const auto name = tokenizer.special_name(id)) return printable(*name);
   const std::string text = tokenizer.decode_bytes(std::vector{id});
   if (text == " ") return "␣";
   if (text == "\n") return "⏎";
   if (text == "\t") return "⇥";
-  if (text.size() > 1 || static_cast<unsigned char>(text[0]) < 0x80) return printable(text);
-  std::ostringstream byte;  // a part of a character
-  byte << std::hex << std::uppercase << static_cast<int>(static_cast<unsigned char>(text[0]));
-  return byte.str();
+  if (repair_utf8(text) == text) return printable(text);
+  std::ostringstream bytes;  // a part of a character
+  for (const char byte : text)
+    bytes << std::hex << std::uppercase << static_cast<int>(static_cast<unsigned char>(byte));
+  return bytes.str();
 }
 
 /// Numbers as far as they fit a line, else shades; what is masked is a dot.
@@ -122,7 +122,8 @@ void add_attention(CLI::App& program, Outcome&) {
       program.add_subcommand("attention", "Which tokens of a text an attention head looks at");
   command->footer(
       "Example: needle attention --checkpoint runs/corpus-1 --text \"the wolves\" --layer 1 --svg head.svg");
-  command->add_option("--checkpoint", options->checkpoint, "A run, or one of its checkpoints")
+  command
+      ->add_option("--checkpoint", options->checkpoint, "A run, one of its checkpoints, or a published one")
       ->type_name("DIR")
       ->required();
   command->add_option("--text", options->text, "What the model reads")->type_name("TEXT")->required();

@@ -141,8 +141,9 @@ void add_check(CLI::App& program, Outcome& outcome) {
       "from 1. Exit code 1 where a model that must not read the future does");
   command->footer("Example: needle check --model decoder --layers 2 --window 3 --length 12");
   command
-      ->add_option("--checkpoint", options->checkpoint,
-                   "A run, or one of its checkpoints; none: a new model by the options below")
+      ->add_option(
+          "--checkpoint", options->checkpoint,
+          "A run, one of its checkpoints, or a published one; none: a new model by the options below")
       ->type_name("DIR");
   add_value(*command, "--length", options->length,
             "Positions; by default fewer where the model cannot read so many");

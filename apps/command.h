@@ -17,6 +17,7 @@ struct Outcome {
 void add_train(CLI::App& program, Outcome& outcome);
 void add_evaluate(CLI::App& program, Outcome& outcome);
 void add_generate(CLI::App& program, Outcome& outcome);
+void add_export(CLI::App& program, Outcome& outcome);
 void add_inspect(CLI::App& program, Outcome& outcome);
 void add_decoder(CLI::App& program, Outcome& outcome);
 void add_bench(CLI::App& program, Outcome& outcome);

@@ -5,6 +5,7 @@
 #include "apps/command.h"
 #include "apps/cost_report.h"
 #include "apps/model_options.h"
+#include "apps/saved_model.h"
 #include "apps/terminal.h"
 #include "needle/models/model.h"
 
@@ -126,6 +127,12 @@ void add_cost(CLI::App& program, Outcome& outcome) {
   CLI::App* command = program.add_subcommand(
       "cost", "Show what a model costs by formula and as counted; exit code 1 where they differ unexplained");
   command->footer("Example: needle cost --model decoder --layers 2 --width 64 --batch 4 --length 128");
+  command
+      ->add_option(
+          "--checkpoint", options->checkpoint,
+          "The model of a run, of one of its checkpoints, or of a published one; none: by the options "
+          "below")
+      ->type_name("DIR");
   add_value(*command, "--batch", options->sizes.batch, "Rows");
   add_value(*command, "--length", options->sizes.time, "Positions T of a row; the context is raised to fit");
   add_value(*command, "--source", options->sizes.source,
@@ -138,7 +145,14 @@ void add_cost(CLI::App& program, Outcome& outcome) {
   add_model_options(*command, options->model);
   add_compute_options(*command, options->compute);
   command->add_flag("--json", options->json, "Print one JSON object");
-  command->callback([options, &outcome] { run_cost(*options, outcome); });
+  command->callback([options, command, &outcome] {
+    for (const CLI::Option* option : command->get_options()) {
+      require(options->checkpoint.empty() || option->count() == 0 || option->get_group() != "Model",
+              "cost: ", option->get_name(), " can't be given with --checkpoint");
+    }
+    if (!options->checkpoint.empty()) options->model = describe_saved(options->checkpoint).settings.model;
+    run_cost(*options, outcome);
+  });
 }
 
 }  // namespace needle

@@ -15,6 +15,7 @@ namespace needle {
 /// What to measure.
 struct CostOptions {
   ComputeOptions compute;
+  std::string checkpoint;  ///< whose model it is; empty: no one's
   ModelConfig model = small_decoder();
   PassSizes sizes{1, 64, 0};
   std::int64_t new_tokens = 16;

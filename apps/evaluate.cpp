@@ -17,14 +17,17 @@ namespace {
 
 struct EvaluateOptions {
   std::string checkpoint, lines, text;
-  std::int64_t batch = 64;
+  std::int64_t batch = 64, context = 0;
   ComputeOptions compute;
   bool json = false;
 };
 
 /// The whole file, by the vocabulary of the model.
 std::vector<Batch> batches_of(const EvaluateOptions& options, const SavedModel& saved) {
-  const std::int64_t context = saved.settings.model.context;
+  const std::int64_t most = saved.settings.model.context,
+                     context = options.context > 0 ? options.context : most;
+  require(context <= most, "evaluate: --context ", context, " is more than the ", most,
+          " positions that the model reads");
   if (options.text.empty())
     return batches_of_lines(options.lines, saved.tokenizer, {.context = context}, options.batch);
   return batches_of_text(options.text, saved.tokenizer, context, options.batch);
@@ -66,12 +69,14 @@ void add_evaluate(CLI::App& program, Outcome&) {
   auto options = std::make_shared<EvaluateOptions>();
   CLI::App* command = program.add_subcommand("evaluate", "Show the loss of a checkpoint on a file");
   command->footer("Example: needle evaluate --checkpoint runs/names-1 --lines more_names.txt");
-  command->add_option("--checkpoint", options->checkpoint, "A run, or one of its checkpoints")
+  command
+      ->add_option("--checkpoint", options->checkpoint, "A run, one of its checkpoints, or a published one")
       ->type_name("DIR")
       ->required();
   command->add_option("--lines", options->lines, "A file, one line a row")->type_name("FILE");
   command->add_option("--text", options->text, "A file, windows of its text")->type_name("FILE");
   add_value(*command, "--batch", options->batch, "Examples of one pass");
+  add_value(*command, "--context", options->context, "Positions of a window; 0: all that the model reads");
   add_compute_options(*command, options->compute);
   command->add_flag("--json", options->json, "Print one JSON object");
   command->callback([options] { run_evaluation(*options); });

@@ -10,7 +10,9 @@
 #include "apps/command.h"
 #include "apps/terminal.h"
 #include "needle/io/checkpoint.h"
+#include "needle/io/files.h"
 #include "needle/io/safetensors.h"
+#include "needle/models/published.h"
 
 namespace needle {
 
@@ -90,7 +92,12 @@ nlohmann::json json_of(const SafetensorsFile& file) {
 void run_inspection(const std::string& path, bool as_json) {
   std::vector<fs::path> files{path};
   nlohmann::json settings;
-  if (fs::is_directory(path)) {
+  if (is_published(path)) {
+    files = published_files(path);
+    const std::string config = (fs::path(path) / kConfigFile).string();
+    settings = parse_json(read_file(config), config);
+    if (!as_json) print_settings(settings);
+  } else if (fs::is_directory(path)) {
     const fs::path folder = find_checkpoint(path);
     files = {folder / kModelFile, folder / kOptimizerFile};
     settings = load_settings(folder);
@@ -117,7 +124,7 @@ void add_inspect(CLI::App& program, Outcome&) {
   CLI::App* command =
       program.add_subcommand("inspect", "Show what is in a checkpoint or in a safetensors file");
   command->footer("Example: needle inspect runs/corpus-1");
-  command->add_option("path", *path, "A safetensors file, a run, or one of its checkpoints")
+  command->add_option("path", *path, "A safetensors file, a run, one of its checkpoints, or a published one")
       ->type_name("FILE|DIR")
       ->required();
   command->add_flag("--json", *json, "Print one JSON object");

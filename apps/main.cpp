@@ -25,6 +25,7 @@ int main(int count, char** arguments) {
   needle::add_train(program, outcome);
   needle::add_evaluate(program, outcome);
   needle::add_generate(program, outcome);
+  needle::add_export(program, outcome);
   needle::add_inspect(program, outcome);
   needle::add_check(program, outcome);
   needle::add_attention(program, outcome);

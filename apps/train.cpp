@@ -27,7 +27,12 @@ void add_data_options(CLI::App& command, TrainOptions& options) {
   command.add_option("--text", options.text, "Train on windows of a file's text")
       ->type_name("FILE")
       ->group("Data");
-  add_choice(command, "--tokens", options.settings.data.tokens, "What a token of the file is")->group("Data");
+  ChoiceNames<Tokenizer::Kind> made = names_of(Tokenizer::Kind{});  // of the file itself
+  std::erase_if(made, [](const auto& named) {
+    return named.second != Tokenizer::Kind::bytes && named.second != Tokenizer::Kind::characters;
+  });
+  add_choice(command, "--tokens", options.settings.data.tokens, "What a token of the file is", made)
+      ->group("Data");
   add_value(command, "--validation", options.settings.data.validation,
             "Share of the file that is kept for validation")
       ->group("Data");
@@ -81,6 +86,9 @@ void add_run_options(CLI::App& command, TrainOptions& options) {
   folder("--out", options.out,
          "Folder of the run [runs/<data>-<n>, the next free n]; with --resume, of a new run that goes on "
          "from there");
+  folder("--from", options.from,
+         "Begin with the weights and tokens of this run, checkpoint or published folder (config.json and "
+         "model.safetensors), on data of your own");
   folder("--resume", options.resume, "Go on with the run in this folder, as if it had never stopped");
   flag("--overwrite", options.overwrite, "Replace the run that --out holds");
   flag("--json", options.json, "Print one JSON object a line");
@@ -111,7 +119,7 @@ void add_train(CLI::App& program, Outcome&) {
   add_training_options(*command, *options);
   add_run_options(*command, *options);
   command->callback([options, command] {
-    for (const char* name : {"--lines", "--text", "--out", "--resume"}) {
+    for (const char* name : {"--lines", "--text", "--out", "--resume", "--from"}) {
       require(command->count(name) == 0 || !command->get_option(name)->as<std::string>().empty(),
               "train: ", name, " must not be empty");
     }
@@ -120,6 +128,16 @@ void add_train(CLI::App& program, Outcome&) {
             "train: --task, --lines and --text exclude each other");
     options->context_given = command->count("--context") > 0;
     if (!options->resume.empty()) refuse_changes(*command);
+    if (!options->from.empty()) {
+      require(command->count("--lines") + command->count("--text") == 1,
+              "train: --from wants --lines or --text, the data to go on with");
+      require(command->count("--tokens") == 0,
+              "train: --tokens can't be given with --from, whose tokens stay");
+    }
+    for (const CLI::Option* option : command->get_options()) {
+      if (option->get_group() == "Model" && option->count() > 0)
+        options->model_given.push_back(option->get_name().substr(2));
+    }
     stop_at_interrupt("\nstopping after this step; once more ends at once, without saving\n");
     run_training(*options, [] { return interrupted(); });
   });

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "apps/loss_curve.h"
+#include "apps/saved_model.h"
 #include "apps/train_report.h"
 #include "backends/clock.h"
 #include "needle/anomaly.h"
@@ -18,12 +20,51 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The settings that the options mean: those of the saved run where one is gone on with.
-TrainSettings settings_of(const TrainOptions& options, const fs::path& checkpoint) {
-  TrainSettings settings = options.settings;
+/// The model of the checkpoint that training begins with; other settings of it that the options give are an
+/// Error. The context may be shorter, and what is dropped out concerns training alone.
+void begin_with(const SavedDescription& saved, const TrainOptions& options, TrainSettings& settings) {
+  const ModelConfig given = settings.model;
+  const nlohmann::json ours = given, theirs = saved.settings.model;
+  for (const std::string& name : options.model_given) {
+    if (name == "context" || name == "dropout") continue;
+    std::string key = name == "model" ? "kind" : name;
+    std::ranges::replace(key, '-', '_');
+    require(ours.at(key) == theirs.at(key), "train: --", name, ' ', ours.at(key).dump(), " does not fit ",
+            saved.folder.string(), ", whose model has ", theirs.at(key).dump(), "; leave it out");
+  }
+  settings.model = saved.settings.model;
+  settings.model.strict = given.strict;
+  if (std::ranges::count(options.model_given, "dropout") > 0) settings.model.dropout = given.dropout;
+  if (options.context_given) {
+    require(given.context > 0 && given.context <= settings.model.context, "train: --context ", given.context,
+            " does not fit ", saved.folder.string(), ", whose model reads 1 to ", settings.model.context,
+            " positions");
+    settings.data.context = given.context;
+  }
+  settings.data.tokens = saved.tokenizer.kind();
+  settings.data.from = saved.folder.string();
+}
+
+/// What a run begins with: those settings of the options that are not the saved run's, and tokens and weights
+/// that were there before.
+struct Beginning {
+  TrainSettings settings;
+  std::optional<Tokenizer> tokenizer;
+  std::optional<SavedDescription> weights;
+};
+
+Beginning beginning_of(const TrainOptions& options, const fs::path& checkpoint) {
+  Beginning beginning{options.settings, {}, {}};
+  TrainSettings& settings = beginning.settings;
   if (!checkpoint.empty()) {
-    settings = load_saved_run(checkpoint).settings;
+    const SavedRun run = load_saved_run(checkpoint);
+    settings = run.settings;
     settings.model.strict = options.settings.model.strict;
+    if (!settings.data.from.empty()) beginning.tokenizer = run.tokenizer;
+  } else if (!options.from.empty()) {
+    beginning.weights = describe_saved(options.from);
+    beginning.tokenizer = beginning.weights->tokenizer;
+    begin_with(*beginning.weights, options, settings);
   }
   const std::string& file = settings.data.file;
   require(checkpoint.empty() || file.empty() || fs::exists(file) || !options.lines.empty() ||
@@ -33,7 +74,7 @@ TrainSettings settings_of(const TrainOptions& options, const fs::path& checkpoin
   if (!options.betas.empty()) settings.beta1 = options.betas.at(0), settings.beta2 = options.betas.at(1);
   if (!options.lines.empty()) settings.data.source = DataSource::lines, settings.data.file = options.lines;
   if (!options.text.empty()) settings.data.source = DataSource::text, settings.data.file = options.text;
-  return settings;
+  return beginning;
 }
 
 /// The folder of the run, new or with the checkpoint loaded into the trainer.
@@ -91,11 +132,13 @@ bool train_or_say_what_is_kept(Trainer& trainer, RunFolder& run, const TrainingE
 void run_training(const TrainOptions& options, const std::function<bool()>& stop) {
   const Device device = use(options.compute);
   const fs::path checkpoint = options.resume.empty() ? fs::path() : find_checkpoint(options.resume);
-  TrainSettings settings = settings_of(options, checkpoint);
-  const std::unique_ptr<Dataset> data = make_dataset(settings);
+  const Beginning beginning = beginning_of(options, checkpoint);
+  TrainSettings settings = beginning.settings;
+  const std::unique_ptr<Dataset> data = make_dataset(settings, beginning.tokenizer);
   if (checkpoint.empty() && !options.context_given && data->longest_row() > 0)
     settings.model.context = data->longest_row();
   Trainer trainer(settings, *data, device);
+  if (beginning.weights) load_weights(*beginning.weights, trainer.model());
   RunFolder run = open_run(options, checkpoint, trainer);
 
   AnomalyDetector detector;

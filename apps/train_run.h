@@ -16,8 +16,9 @@ struct TrainOptions {
   std::string lines, text;
   std::vector<double> betas;
   ComputeOptions compute;
-  std::string out, resume;
-  bool context_given = false;  ///< else it is made for the task
+  std::string out, resume, from;
+  std::vector<std::string> model_given;  ///< names of the model's settings that the command line gives
+  bool context_given = false;            ///< else it is made for the task
   bool anomaly = false, graph = false, overwrite = false, json = false;
 };
 

@@ -16,15 +16,9 @@ class BeamScoreTest : public OnDevice {
  protected:
   Decoder model() const { return make_decoder(various_decoders()[0].config, device(), DType::f32); }
 
-  /// log P of the last `count` tokens of a row, by full passes.
-  double log_probability(Decoder& of, const TokenRow& row, std::size_t count) const {
-    const NDArray logits = logits_alone(of, row, device());
-    double total = 0;
-    for (std::size_t i = row.size() - count; i < row.size(); ++i) {
-      const std::vector<float> before = logits[static_cast<std::int64_t>(i) - 1].to_vector<float>();
-      total += log_probabilities(before)[static_cast<std::size_t>(row[i])];
-    }
-    return total;
+  /// log P of what follows a row, by a full pass.
+  std::vector<double> chances_after(Decoder& of, const TokenRow& row) const {
+    return log_probabilities(logits_alone(of, row, device())[-1].to_vector<float>());
   }
 };
 
@@ -32,19 +26,24 @@ TEST_P(BeamScoreTest, AWideSearchFindsTheBestOfAllAnswers) {
   constexpr std::int64_t kVocabulary = 13, kEnd = 4;
   Decoder decoder = model();
   const TokenRow prompt{1, 9};
-  for (const double penalty : {0.0, 1.0}) {
-    // All answers of up to two tokens.
-    std::vector<Beam> all;
-    const auto add = [&](TokenRow ids) {
-      TokenRow row = prompt;
-      row.insert(row.end(), ids.begin(), ids.end());
-      const double log = log_probability(decoder, row, ids.size());
-      all.push_back({ids, log, log / std::pow((5.0 + static_cast<double>(ids.size())) / 6, penalty)});
-    };
-    add({kEnd});
-    for (std::int64_t a = 0; a < kVocabulary; ++a) {
-      for (std::int64_t b = 0; a != kEnd && b < kVocabulary; ++b) add({a, b});
+  // All answers of up to two tokens.
+  std::vector<Beam> all;
+  const std::vector<double> first = chances_after(decoder, prompt);
+  for (std::int64_t a = 0; a < kVocabulary; ++a) {
+    const double log = first[static_cast<std::size_t>(a)];
+    if (a == kEnd) {
+      all.push_back({{a}, log});
+      continue;
     }
+    TokenRow row = prompt;
+    row.push_back(a);
+    const std::vector<double> second = chances_after(decoder, row);
+    for (std::int64_t b = 0; b < kVocabulary; ++b)
+      all.push_back({{a, b}, log + second[static_cast<std::size_t>(b)]});
+  }
+  for (const double penalty : {0.0, 1.0}) {
+    for (Beam& beam : all)
+      beam.score = beam.log_probability / std::pow((5.0 + static_cast<double>(beam.ids.size())) / 6, penalty);
     std::sort(all.begin(), all.end(), [](const Beam& a, const Beam& b) { return a.score > b.score; });
     BeamSettings settings;
     settings.new_tokens = 2;
@@ -76,7 +75,8 @@ TEST_P(BeamScoreTest, OneBeamIsGreedyAndTheContextEndsIt) {
   EXPECT_EQ(found[0].ids, answer.ids);
   EXPECT_EQ(found[0].ended, Ended::context);
   settings.vocabulary = 3;
-  for (const std::int64_t id : beam_search(decoder, {1, 9}, settings, device())[0].ids) EXPECT_LT(id, 3);
+  const Beam known = beam_search(decoder, {1, 9}, settings, device())[0];
+  for (const std::int64_t id : known.ids) EXPECT_LT(id, 3);
   settings.beams = 0;
   EXPECT_TRUE(
       contains(error_of([&] { beam_search(decoder, {1}, settings, device()); }), {"at least 1 beam"}));

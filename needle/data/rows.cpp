@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "backends/error.h"
-#include "needle/data/tokenizer.h"
 
 namespace needle {
 namespace {
@@ -62,9 +61,9 @@ Batch make_rows_batch(std::span<const TokenRow> rows, const RowFormat& format) {
   std::vector<Example> examples;
   examples.reserve(rows.size());
   for (const TokenRow& tokens : rows) {
-    Example example{{kBeginId}, tokens};
+    Example example{{format.begin_id}, tokens};
     example.inputs.insert(example.inputs.end(), tokens.begin(), tokens.end());
-    example.labels.push_back(kEndId);
+    example.labels.push_back(format.end_id);
     if (crop(example.inputs, examples.size(), format)) example.labels.resize(example.inputs.size());
     examples.push_back(std::move(example));
   }

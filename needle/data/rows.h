@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "needle/data/tokenizer.h"
+
 namespace needle {
 
 using TokenRow = std::vector<std::int64_t>;
@@ -20,6 +22,7 @@ struct RowFormat {
   std::int64_t ignore_index = -100;  ///< the label that the loss leaves out
   std::int64_t width_multiple = 16;  ///< widths are rounded up to it, never above the context
   bool crop = false;                 ///< cut rows that are too long, instead of an error
+  std::int64_t begin_id = kBeginId, end_id = kEndId;  ///< BOS and EOS of the rows' vocabulary
 };
 
 /// One batch on the host; each vector is [rows, time] in row-major order.

@@ -34,15 +34,29 @@ std::vector<Line> lines_with_text(std::string_view text) {
 }
 
 // The vocabulary of `text`, validation part included, so that no character there is unknown.
-Tokenizer make_tokenizer(Tokenizer::Kind kind, std::string_view text, const std::string& name) {
-  return kind == Tokenizer::Kind::bytes ? Tokenizer::bytes() : Tokenizer::characters(text, name);
+Tokenizer make_tokenizer(const FileOptions& options, std::string_view text, const std::string& name) {
+  if (options.tokenizer) return *options.tokenizer;
+  require(options.tokens == Tokenizer::Kind::bytes || options.tokens == Tokenizer::Kind::characters,
+          "data: of a text, tokens of bytes or of characters can be made; others are those of a checkpoint");
+  return options.tokens == Tokenizer::Kind::bytes ? Tokenizer::bytes() : Tokenizer::characters(text, name);
 }
 
 // The same without line ends, which no row holds.
-Tokenizer make_line_tokenizer(Tokenizer::Kind kind, std::string text, const std::string& name) {
-  make_tokenizer(kind, text, name);  // throws with the right line where the text isn't UTF-8
+Tokenizer make_line_tokenizer(const FileOptions& options, std::string text, const std::string& name) {
+  make_tokenizer(options, text, name);  // throws with the right line where the text isn't UTF-8
   std::erase(text, '\n');
-  return make_tokenizer(kind, text, name);
+  return make_tokenizer(options, text, name);
+}
+
+// With the tokens that begin and end a row in that vocabulary.
+RowFormat format_for(const Tokenizer& tokenizer, RowFormat format) {
+  const auto begin = tokenizer.begin_id(), end = tokenizer.end_id();
+  require(begin && end,
+          "data: this vocabulary has no tokens that begin and end a row (bos_token_id and eos_token_id in "
+          "config.json); take windows of a text");
+  format.begin_id = *begin;
+  format.end_id = *end;
+  return format;
 }
 
 std::vector<TokenRow> encode_lines(const std::vector<Line>& lines, const Tokenizer& tokenizer,
@@ -96,8 +110,9 @@ std::unique_ptr<Dataset> rows_from_file(const std::filesystem::path& path, const
   const std::vector<Line> lines = lines_with_text(text);
   require(lines.size() >= 2, name, ": ", lines.size(),
           " lines with text, wanted at least 2: one to train on, ", "one for validation");
-  Tokenizer tokenizer = make_line_tokenizer(options.tokens, text, name);
-  std::vector<TokenRow> rows = encode_lines(lines, tokenizer, options.format, name);
+  Tokenizer tokenizer = make_line_tokenizer(options, text, name);
+  const RowFormat format = format_for(tokenizer, options.format);
+  std::vector<TokenRow> rows = encode_lines(lines, tokenizer, format, name);
 
   const Generator streams(options.seed);
   streams.child(0).shuffle(rows);
@@ -114,7 +129,7 @@ std::unique_ptr<Dataset> rows_from_file(const std::filesystem::path& path, const
           " validation lines, so none is left to train on");
 
   DatasetSettings settings{.tokenizer = std::move(tokenizer),
-                           .format = options.format,
+                           .format = format,
                            .seed = streams.child(1).seed(),
                            .name = name,
                            .remark = {},
@@ -128,7 +143,7 @@ std::unique_ptr<Dataset> stream_from_file(const std::filesystem::path& path, con
   check_share(options.validation_share);
   const std::string text = read_text(path), name = path.filename().string();
   require(!text.empty(), name, ": no text in it");
-  Tokenizer tokenizer = make_tokenizer(options.tokens, text, name);
+  Tokenizer tokenizer = make_tokenizer(options, text, name);
   std::vector<std::int64_t> training = tokenizer.encode(text, name);
   const double share = static_cast<double>(training.size()) * (1 - options.validation_share);
   const auto split = training.begin() + static_cast<std::ptrdiff_t>(share);
@@ -144,8 +159,9 @@ std::unique_ptr<Dataset> stream_from_file(const std::filesystem::path& path, con
 }
 
 std::vector<Batch> batches_of_lines(const std::filesystem::path& path, const Tokenizer& tokenizer,
-                                    const RowFormat& format, std::int64_t size) {
+                                    const RowFormat& wanted, std::int64_t size) {
   require(size > 0, "data: wanted a positive batch, got ", size);
+  const RowFormat format = format_for(tokenizer, wanted);
   const std::string text = read_text(path), name = path.filename().string();
   const std::vector<TokenRow> rows = encode_lines(lines_with_text(text), tokenizer, format, name);
   require(!rows.empty(), name, ": no text in it");

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,8 @@ std::string read_text(const std::filesystem::path& path);
 /// How a file becomes a data set.
 struct FileOptions {
   Tokenizer::Kind tokens = Tokenizer::Kind::characters;
-  double validation_share = 0.1;  ///< of the lines or of the text, in (0, 1)
+  std::optional<Tokenizer> tokenizer = {};  ///< one that is known already; else one of that kind is made
+  double validation_share = 0.1;            ///< of the lines or of the text, in (0, 1)
   RowFormat format;
   std::uint64_t seed = 0;  ///< of the split of lines and of the training order
 };

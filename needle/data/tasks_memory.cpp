@@ -70,7 +70,6 @@ Task recall_task(std::int64_t distance) {
           distance);
   // In slots of two positions. Few keys and many questions: what matters is the distance, not the crowd.
   constexpr std::int64_t kMostPairs = 6;
-  constexpr double kOfEarlier = 0.6;
   const std::int64_t slots = distance / 2, pairs = std::min((slots + 1) / 2, kMostPairs);
   Task task;
   task.name = "recall";
@@ -81,14 +80,17 @@ Task recall_task(std::int64_t distance) {
   task.longest_row = 1 + 2 * distance;
   task.chance = 1.0 / static_cast<double>(values.size());
   task.remark =
-      text_of("at least ", slots, " keys asked for, last seen 2 to ", distance,
+      text_of("keys asked for, last seen 2 to ", distance,
               " positions back; beyond a receptive field there is chance alone, ", 100 * task.chance, " %");
   task.example = [=](Generator& random, DataPart) {
-    // The pairs come first, with filler between them; in some rows soon, so that questions are asked from few
-    // positions and from many.
+    // The pairs come first, with filler between them; then keys are asked for, with filler between these. How
+    // much of it differs from row to row, so that distances of every order occur, and questions after few
+    // positions and after many.
+    const auto of_some_order = [&](double most) { return std::pow(most, random.uniform()); };
     const double spread = static_cast<double>(slots) / static_cast<double>(pairs);
     const auto first_slots =
-        static_cast<std::int64_t>(static_cast<double>(pairs) * std::pow(spread, random.uniform()) + 0.5);
+        static_cast<std::int64_t>(static_cast<double>(pairs) * of_some_order(spread) + 0.5);
+    const double asked_share = 1 / of_some_order(spread);
     std::vector<char> is_pair(static_cast<std::size_t>(first_slots));
     std::fill_n(is_pair.begin(), pairs, 1);
     random.shuffle(is_pair);
@@ -98,23 +100,22 @@ Task recall_task(std::int64_t distance) {
     struct Pair {
       std::int64_t key, value, slot;
     };
-    std::vector<Pair> known;  // each key with the last slot that shows it, the latest at the end
+    std::vector<Pair> known;  // each key with the last slot that shows it
     TaskExample example;
     example.add(kBeginId);
     for (std::int64_t slot = 0; slot < 2 * slots; ++slot) {
-      const bool asks = slot >= first_slots;
-      if (asks) std::erase_if(known, [&](const Pair& pair) { return pair.slot < slot - slots; });
-      if (asks ? known.empty() : !is_pair[static_cast<std::size_t>(slot)]) {
+      const bool is_first = slot < first_slots;
+      if (!is_first) std::erase_if(known, [&](const Pair& pair) { return pair.slot < slot - slots; });
+      const bool is_filler = is_first
+                                 ? !is_pair[static_cast<std::size_t>(slot)]
+                                 : known.empty() || (slot > first_slots && random.uniform() >= asked_share);
+      if (is_filler) {
         example.add(filler), example.add(filler);
         continue;
       }
-      if (asks) {
-        // The latest is the likeliest, and so on: distances of every order are asked for.
-        std::size_t back = 1;
-        while (back < known.size() && random.uniform() < kOfEarlier) ++back;
-        const auto asked = known.end() - static_cast<std::ptrdiff_t>(back);
-        example.add(asked->key, asked->value, 2 * (slot - asked->slot));
-        std::rotate(asked, asked + 1, known.end());
+      if (!is_first) {
+        std::swap(known[static_cast<std::size_t>(random.below(std::ssize(known)))], known.back());
+        example.add(known.back().key, known.back().value, 2 * (slot - known.back().slot));
         known.back().slot = slot;
       } else {
         known.push_back({new_keys.back(), one_of(values, random), slot});

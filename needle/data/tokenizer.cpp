@@ -74,6 +74,32 @@ Tokenizer Tokenizer::characters(std::string_view training_text, std::string_view
   return Tokenizer(Kind::characters, {seen.begin(), seen.end()});
 }
 
+Tokenizer Tokenizer::byte_pair(BytePair vocabulary, std::optional<std::int64_t> begin,
+                               std::optional<std::int64_t> end) {
+  Tokenizer result(Kind::byte_pair, {});
+  result.pairs_ = std::make_shared<const BytePair>(std::move(vocabulary));
+  result.set_ends(begin, end);
+  return result;
+}
+
+Tokenizer Tokenizer::ids(std::int64_t count, std::string reason, std::optional<std::int64_t> begin,
+                         std::optional<std::int64_t> end) {
+  require(count > 0, "tokenizer: wanted a positive number of ids, got ", count);
+  Tokenizer result(Kind::ids, {});
+  result.count_ = count;
+  result.no_text_ = std::move(reason);
+  result.set_ends(begin, end);
+  return result;
+}
+
+void Tokenizer::set_ends(std::optional<std::int64_t> begin, std::optional<std::int64_t> end) {
+  for (const auto& id : {begin, end})
+    require(!id || (*id >= 0 && *id < vocabulary_size()), "tokenizer: a row begins or ends with ",
+            id.value_or(0), ", which is outside the vocabulary of ", vocabulary_size());
+  begin_ = begin ? begin : end;
+  end_ = end;
+}
+
 Tokenizer::Kind Tokenizer::kind_from_name(std::string_view name) {
   if (name == "bytes") return Kind::bytes;
   require(name == "characters", "tokenizer: wanted bytes or characters, got '", name, "'");
@@ -81,11 +107,26 @@ Tokenizer::Kind Tokenizer::kind_from_name(std::string_view name) {
 }
 
 std::int64_t Tokenizer::vocabulary_size() const {
+  if (pairs_) return pairs_->vocabulary_size();
+  if (kind_ == Kind::ids) return count_;
   return kFirstContentId + (kind_ == Kind::bytes ? 256 : static_cast<std::int64_t>(characters_.size()));
+}
+
+std::optional<std::int64_t> Tokenizer::text_begin() const {
+  return pairs_ ? pairs_->text_begin() : std::nullopt;
+}
+
+std::optional<std::string> Tokenizer::special_name(std::int64_t id) const {
+  if (pairs_) return pairs_->is_special(id) ? std::optional(pairs_->bytes_of(id)) : std::nullopt;
+  constexpr const char* kNames[] = {"PAD", "BOS", "EOS"};
+  if (kind_ == Kind::ids || id < 0 || id >= kFirstContentId) return std::nullopt;
+  return kNames[id];
 }
 
 std::vector<std::int64_t> Tokenizer::encode(std::string_view text, std::string_view source,
                                             std::int64_t first_line) const {
+  require(kind_ != Kind::ids, no_text_);
+  if (pairs_) return pairs_->encode(text);
   std::vector<std::int64_t> ids;
   ids.reserve(text.size());
   if (kind_ == Kind::bytes) {
@@ -104,6 +145,8 @@ std::vector<std::int64_t> Tokenizer::encode(std::string_view text, std::string_v
 }
 
 bool Tokenizer::knows(std::string_view character) const {
+  require(kind_ != Kind::ids, no_text_);
+  if (pairs_) return pairs_->knows(character);
   if (kind_ == Kind::bytes) return true;
   const Utf8Character first = read_utf8(character);
   return first.kind == Utf8Character::Kind::whole && first.length == character.size() &&
@@ -111,8 +154,13 @@ bool Tokenizer::knows(std::string_view character) const {
 }
 
 std::string Tokenizer::decode_bytes(std::span<const std::int64_t> ids) const {
+  require(kind_ != Kind::ids, no_text_);
   std::string text;
   for (const std::int64_t id : ids) {
+    if (pairs_) {
+      text += pairs_->bytes_of(id);
+      continue;
+    }
     require(id >= 0 && id < vocabulary_size(), "tokenizer: id ", id, " is outside the vocabulary of ",
             vocabulary_size());
     if (id < kFirstContentId) continue;
@@ -132,6 +180,13 @@ std::string Tokenizer::decode(std::span<const std::int64_t> ids) const {
 
 nlohmann::json Tokenizer::to_json() const {
   if (kind_ == Kind::bytes) return {{"kind", "bytes"}};
+  if (pairs_ || kind_ == Kind::ids) {
+    nlohmann::json json = pairs_ ? nlohmann::json{{"kind", "byte-pair"}, {"tokenizer", pairs_->to_json()}}
+                                 : nlohmann::json{{"kind", "ids"}, {"count", count_}, {"reason", no_text_}};
+    json["begin"] = begin_ ? nlohmann::json(*begin_) : nlohmann::json();
+    json["end"] = end_ ? nlohmann::json(*end_) : nlohmann::json();
+    return json;
+  }
   std::string text;
   for (const std::int32_t code_point : characters_) text += write_utf8(code_point);
   return {{"kind", "characters"}, {"characters", text}};
@@ -143,12 +198,29 @@ Tokenizer Tokenizer::from_json(const nlohmann::json& json) {
             "' in its JSON");
     return json[name].get<std::string>();
   };
-  if (kind_from_name(text_of("kind")) == Kind::bytes) return bytes();
+  const auto id_of = [&json](const char* name) -> std::optional<std::int64_t> {
+    const nlohmann::json value = json.value(name, nlohmann::json());
+    require(value.is_null() || value.is_number_integer(), "tokenizer: '", name, "' in its JSON wants an id");
+    return value.is_null() ? std::nullopt : std::optional(value.get<std::int64_t>());
+  };
+  const std::string kind = text_of("kind");
+  if (kind == "ids") return ids(id_of("count").value_or(0), text_of("reason"), id_of("begin"), id_of("end"));
+  if (kind == "byte-pair") {
+    require(json.contains("tokenizer"), "tokenizer: no 'tokenizer' in its JSON");
+    return byte_pair(BytePair::from_json(json["tokenizer"]), id_of("begin"), id_of("end"));
+  }
+  if (kind_from_name(kind) == Kind::bytes) return bytes();
   const std::string text = text_of("characters");
   Tokenizer tokenizer = characters(text, "the tokenizer's JSON");
   require(tokenizer.to_json()["characters"] == text,
           "tokenizer: the characters in its JSON are not in the order of their code points, each once");
   return tokenizer;
+}
+
+bool Tokenizer::operator==(const Tokenizer& other) const {
+  if (kind_ != other.kind_ || characters_ != other.characters_) return false;
+  return (pairs_ && pairs_ == other.pairs_ && begin_ == other.begin_ && end_ == other.end_) ||
+         to_json() == other.to_json();
 }
 
 std::string StreamingDecoder::push(std::int64_t id) {

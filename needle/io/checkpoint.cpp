@@ -10,20 +10,12 @@
 #include <utility>
 
 #include "needle/io/files.h"
-#include "needle/io/safetensors.h"
 
 namespace needle {
 
 namespace fs = std::filesystem;
 
 namespace {
-
-/// A tensor of a file as an array on `device`, of its own type.
-NDArray array_of(const RawTensor& raw, Device device) {
-  const NDArray array = NDArray::empty(raw.shape, raw.dtype, device);
-  device->copy_from_host(raw.bytes.data(), array.view().data, raw.bytes.size());
-  return array;
-}
 
 bool same_numbers(const RawTensor& a, const RawTensor& b) {
   return a.dtype == b.dtype && a.shape == b.shape && std::ranges::equal(a.bytes, b.bytes);
@@ -75,7 +67,14 @@ class Mismatches {
 
 }  // namespace
 
-void save_tensors(const fs::path& file, const std::vector<Parameter>& tensors) {
+NDArray array_of(const RawTensor& raw, Device device) {
+  const NDArray array = NDArray::empty(raw.shape, raw.dtype, device);
+  device->copy_from_host(raw.bytes.data(), array.view().data, raw.bytes.size());
+  return array;
+}
+
+void save_tensors(const fs::path& file, const std::vector<Parameter>& tensors,
+                  const std::map<std::string, std::string>& metadata) {
   std::vector<std::vector<std::byte>> contents;
   std::vector<NamedTensor> named;
   contents.reserve(tensors.size());
@@ -85,7 +84,7 @@ void save_tensors(const fs::path& file, const std::vector<Parameter>& tensors) {
     array.device()->copy_to_host(array.view().data, bytes.data(), bytes.size());
     named.push_back({parameter.name, {array.dtype(), array.shape(), bytes}});
   }
-  write_safetensors(file, named);
+  write_safetensors(file, named, metadata);
 }
 
 void load_tensors(const std::vector<TensorSource>& sources) {

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <vector>
 
+#include "needle/io/safetensors.h"
 #include "needle/nn/module.h"
 #include "needle/optim/optimizer.h"
 
@@ -14,8 +17,12 @@ inline constexpr const char* kModelFile = "model.safetensors";
 inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
 inline constexpr const char* kSettingsFile = "checkpoint.json";
 
-/// Writes tensors, from any device, to a safetensors file under their first names.
-void save_tensors(const std::filesystem::path& file, const std::vector<Parameter>& tensors);
+/// Writes tensors, from any device, to a safetensors file under their first names; `metadata` as
+/// write_safetensors().
+void save_tensors(const std::filesystem::path& file, const std::vector<Parameter>& tensors,
+                  const std::map<std::string, std::string>& metadata = {});
+/// A tensor of a file as an array on `device`, of its own type.
+NDArray array_of(const RawTensor& raw, Device device = cpu());
 
 /// A file, and the tensors whose numbers it holds.
 struct TensorSource {

@@ -75,7 +75,7 @@ std::string written_length(std::uint64_t length) {
 /// One header entry; `begin` and `end` count from the start of the data.
 struct Entry {
   std::string name;
-  DType dtype;
+  std::optional<DType> dtype;  // none: of no use
   Shape shape;
   std::uint64_t begin, end;
 };
@@ -94,27 +94,34 @@ std::vector<std::int64_t> whole_numbers(const json& fields, const char* key, con
   return numbers;
 }
 
-Entry read_entry(const std::string& path, const std::string& name, const json& fields) {
+/// With `only_place`, the entry of a tensor of no use, whose type and shape are left aside.
+Entry read_entry(const std::string& path, const std::string& name, const json& fields, bool only_place) {
   const std::string where = path + ": tensor " + quoted(name) + ": ";
   require(fields.is_object(), where, "its entry is not a JSON object");
-  require(fields.contains("dtype") && fields["dtype"].is_string(), where, "no dtype");
-  const std::string type = fields["dtype"].get<std::string>();
-  const auto known = std::ranges::find(kTypeNames, type, [](const auto& entry) { return entry.first; });
-  require(known != std::end(kTypeNames), where, "unsupported dtype ", quoted(type),
-          ", known are F64 F32 F16 BF16 I64 I32 BOOL");
+  Entry entry{name, {}, {}, 0, 0};
+  if (!only_place) {
+    require(fields.contains("dtype") && fields["dtype"].is_string(), where, "no dtype");
+    const std::string type = fields["dtype"].get<std::string>();
+    const auto known = std::ranges::find(kTypeNames, type, [](const auto& named) { return named.first; });
+    require(known != std::end(kTypeNames), where, "unsupported dtype ", quoted(type),
+            ", known are F64 F32 F16 BF16 I64 I32 BOOL");
+    entry.dtype = known->second;
+    const std::vector<std::int64_t> sizes = whole_numbers(fields, "shape", where);
+    require(sizes.size() <= kMaxRank, where, sizes.size(), " axes, at most ", kMaxRank, " are possible");
+    entry.shape = Shape(sizes);
+  }
 
-  const std::vector<std::int64_t> sizes = whole_numbers(fields, "shape", where);
-  require(sizes.size() <= kMaxRank, where, sizes.size(), " axes, at most ", kMaxRank, " are possible");
   const std::vector<std::int64_t> range = whole_numbers(fields, "data_offsets", where);
   require(range.size() == 2, where, "data_offsets wants 2 numbers, got ", range.size());
   require(range[0] <= range[1], where, "data_offsets ", range[0], " to ", range[1], " are reversed");
+  entry.begin = static_cast<std::uint64_t>(range[0]);
+  entry.end = static_cast<std::uint64_t>(range[1]);
+  if (only_place) return entry;
 
-  Entry entry{name, known->second, Shape(sizes), static_cast<std::uint64_t>(range[0]),
-              static_cast<std::uint64_t>(range[1])};
-  const std::optional<std::uint64_t> bytes = byte_count(entry.shape, entry.dtype);
+  const std::optional<std::uint64_t> bytes = byte_count(entry.shape, *entry.dtype);
   require(bytes.has_value(), where, "shape ", entry.shape, " overflows");
-  require(entry.end - entry.begin == *bytes, where, type, ' ', entry.shape, " takes ", *bytes,
-          " bytes, data_offsets hold ", entry.end - entry.begin);
+  require(entry.end - entry.begin == *bytes, where, type_name(*entry.dtype), ' ', entry.shape, " takes ",
+          *bytes, " bytes, data_offsets hold ", entry.end - entry.begin);
   return entry;
 }
 
@@ -150,7 +157,8 @@ void check_coverage(const std::string& path, std::vector<Entry>& entries, std::u
 
 }  // namespace
 
-SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(path)) {
+SafetensorsFile::SafetensorsFile(std::filesystem::path path, bool (*left_out)(std::string_view name))
+    : path_(std::move(path)) {
   content_ = read_file(path_);
   const std::string name = path_.string();
   const std::size_t size = content_.size();
@@ -170,17 +178,18 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
     if (key == kMetadataKey)
       metadata_ = read_metadata(name, fields);
     else
-      entries.push_back(read_entry(name, key, fields));
+      entries.push_back(read_entry(name, key, fields, left_out != nullptr && left_out(key)));
   }
   check_coverage(name, entries, data_start, size - data_start);
 
   for (Entry& entry : entries) {
+    if (!entry.dtype) continue;
     const std::span<char> bytes(content_.data() + data_start + entry.begin, entry.end - entry.begin);
     require(
         entry.dtype != DType::boolean || std::ranges::all_of(bytes, [](char c) { return c == 0 || c == 1; }),
         name, ": tensor ", quoted(entry.name), ": a BOOL is neither 0 nor 1");
-    swap_from_little_endian(bytes, entry.dtype);
-    tensors_[entry.name] = {entry.dtype, entry.shape, std::as_bytes(bytes)};
+    swap_from_little_endian(bytes, *entry.dtype);
+    tensors_[entry.name] = {*entry.dtype, entry.shape, std::as_bytes(bytes)};
     names_.push_back(std::move(entry.name));
   }
 }

@@ -36,7 +36,8 @@ class SafetensorsFile {
   /// Reads and checks the file. Throws Error, with the path and the tensor's name, unless the header fits the
   /// file, every tensor has a known type and a shape that matches its byte range, and the ranges cover the
   /// data exactly once; a file cut short is told with the size it should have.
-  explicit SafetensorsFile(std::filesystem::path path);
+  /// `left_out` tells names of tensors that are of no use, whose type may be unknown.
+  explicit SafetensorsFile(std::filesystem::path path, bool (*left_out)(std::string_view name) = nullptr);
   SafetensorsFile(const SafetensorsFile&) = delete;
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 

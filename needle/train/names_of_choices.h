@@ -27,7 +27,10 @@ inline ChoiceNames<DType> names_of(DType) {
   return {{"f32", DType::f32}, {"bf16", DType::bf16}, {"f16", DType::f16}};
 }
 inline ChoiceNames<Tokenizer::Kind> names_of(Tokenizer::Kind) {
-  return {{"bytes", Tokenizer::Kind::bytes}, {"characters", Tokenizer::Kind::characters}};
+  return {{"bytes", Tokenizer::Kind::bytes},
+          {"characters", Tokenizer::Kind::characters},
+          {"byte-pair", Tokenizer::Kind::byte_pair},
+          {"ids", Tokenizer::Kind::ids}};
 }
 
 }  // namespace needle

@@ -21,6 +21,8 @@ const auto each_setting = [](auto& s, const auto& visit) {
   visit("tokens", s.data.tokens);
   visit("validation", s.data.validation);
   visit("distance", s.data.distance);
+  visit("from", s.data.from);
+  visit("data_context", s.data.context);
   visit("optimizer", s.optimizer);
   visit("steps", s.steps);
   visit("batch", s.batch);
@@ -80,8 +82,9 @@ void TrainSettings::validate() const {
   require(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1, "train: betas must be in [0, 1), got ", beta1,
           " and ", beta2);
   require(momentum >= 0 && momentum < 1, "train: momentum must be in [0, 1), got ", momentum);
-  require(repair_utf8(data.file) == data.file,
-          "train: the name of the data file is not UTF-8: ", repair_utf8(data.file));
+  for (const std::string& name : {data.file, data.from})
+    require(repair_utf8(name) == name, "train: the name of a file is not UTF-8: ", repair_utf8(name));
+  at_least("context", static_cast<double>(data.context), 0);
   at_least("distance", static_cast<double>(data.distance), 0);
   const bool asks_back = data.source == DataSource::copy || data.source == DataSource::recall ||
                          data.source == DataSource::brackets;
@@ -102,6 +105,8 @@ void from_json(const nlohmann::json& json, TrainSettings& settings) {
     complete.emplace("half_residual", false);
     complete.emplace("mask_fraction", 0.15);
     complete.emplace("distance", 0);
+    complete.emplace("from", "");
+    complete.emplace("data_context", 0);
   }
   settings_from_json("training settings", complete, settings, each_setting);
   settings.validate();
@@ -140,13 +145,15 @@ Task task_of(const DataSettings& data) {
 
 namespace {
 
-std::unique_ptr<Dataset> make_plain_dataset(const TrainSettings& settings) {
+std::unique_ptr<Dataset> make_plain_dataset(const TrainSettings& settings,
+                                            const std::optional<Tokenizer>& tokenizer) {
   const auto seed = static_cast<std::uint64_t>(settings.seed);
   if (is_task(settings.data.source)) return std::make_unique<GeneratedDataset>(task_of(settings.data), seed);
   FileOptions options;
   options.tokens = settings.data.tokens;
   options.validation_share = settings.data.validation;
-  options.format.context = settings.model.context;
+  options.tokenizer = tokenizer;
+  options.format.context = settings.data.context > 0 ? settings.data.context : settings.model.context;
   options.seed = seed;
   if (settings.data.source == DataSource::lines) return rows_from_file(settings.data.file, options);
   if (settings.data.source == DataSource::text) return stream_from_file(settings.data.file, options);
@@ -156,8 +163,9 @@ std::unique_ptr<Dataset> make_plain_dataset(const TrainSettings& settings) {
 
 }  // namespace
 
-std::unique_ptr<Dataset> make_dataset(const TrainSettings& settings) {
-  std::unique_ptr<Dataset> data = make_plain_dataset(settings);
+std::unique_ptr<Dataset> make_dataset(const TrainSettings& settings,
+                                      const std::optional<Tokenizer>& tokenizer) {
+  std::unique_ptr<Dataset> data = make_plain_dataset(settings, tokenizer);
   // Who reads both ways would only have to look at the next token.
   const bool masks = settings.model.kind == ModelKind::encoder &&
                      settings.data.source != DataSource::brackets && !data->has_source() &&

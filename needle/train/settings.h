@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "needle/data/sources.h"
@@ -29,6 +30,8 @@ struct DataSettings {
   double validation = 0.1;  ///< share of the file
   /// How far back the tasks copy, recall and brackets ask; 0: the task's default.
   std::int64_t distance = 0;
+  std::string from;          ///< the checkpoint whose weights and tokens the run began with; empty: none
+  std::int64_t context = 0;  ///< positions of a row or window of a file; 0: as many as the model reads
 
   /// The name of the source, or the file's without its ending.
   std::string name() const;
@@ -69,8 +72,10 @@ struct TrainSettings {
 void to_json(nlohmann::json& json, const TrainSettings& settings);
 void from_json(const nlohmann::json& json, TrainSettings& settings);
 
-/// The data that the settings describe. Throws when its file cannot be read.
-std::unique_ptr<Dataset> make_dataset(const TrainSettings& settings);
+/// The data that the settings describe, a file by `tokenizer` where it is known already. Throws when its file
+/// cannot be read.
+std::unique_ptr<Dataset> make_dataset(const TrainSettings& settings,
+                                      const std::optional<Tokenizer>& tokenizer = {});
 /// The optimizer that the settings describe.
 std::unique_ptr<Optimizer> make_optimizer(const TrainSettings& settings,
                                           const std::vector<Parameter>& parameters);

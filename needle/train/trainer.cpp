@@ -34,7 +34,10 @@ TrainSettings for_data(TrainSettings settings, const Dataset& data) {
           "train: positions of this data are no tokens; it wants the model patches");
   require(!data.has_source() || model.kind == ModelKind::encoder_decoder,
           "train: this data is to be translated; it wants the model encoder-decoder");
-  model.vocabulary = data.vocabulary();
+  // A model that was there before its data may know more ids than the tokens have.
+  if (settings.data.from.empty()) model.vocabulary = data.vocabulary();
+  require(data.vocabulary() <= model.vocabulary, "train: the data has ", data.vocabulary(),
+          " ids, the model ", model.vocabulary);
   model.features = data.feature_width();
   model = model.resolved();
   return settings;
