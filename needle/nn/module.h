@@ -86,6 +86,8 @@ class Module {
   void clear_gradients();
   /// Makes weights of its own (not of its children) 8-bit ones where forward() can compute with such.
   virtual void quantize() {}
+  /// Whether quantize_weights() took its weights: they can be listed no more, and change no more.
+  bool is_quantized() const { return quantized_; }
 
   /// Dotted path within the model, known once the model has been listed.
   const std::string& path() const { return path_; }
