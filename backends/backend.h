@@ -238,6 +238,10 @@ class Backend {
   /// type or f32, bias f32.
   virtual void linear(Epilogue epilogue, const View& x, const View& weight, const View& bias,
                       const View& residual, const View& y, const View& slope) = 0;
+  /// y = f(x (weight scale) + bias) + residual of a quantised weight: x and y f32 [rows, inner] and [rows,
+  /// width], weight i8 [width, inner], scale f32 [width], bias and residual f32 or absent; all compact.
+  virtual void linear_int8(Epilogue epilogue, const View& x, const View& weight, const View& scale,
+                           const View& bias, const View& residual, const View& y) = 0;
   /// product = g times the slope, where there is one, and dbias [width] the sum of its rows. product may be
   /// g; g, slope and product may be bf16 or f16.
   virtual void epilogue_gradient(const View& slope, const View& g, const View& product,

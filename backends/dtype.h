@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "backends/error.h"
 #include "backends/host_device.h"
@@ -13,8 +14,8 @@
 namespace needle {
 
 /// Element types. f32 computes, f64 checks; bf16 and f16 are storage with float32 arithmetic; i32 and i64
-/// hold ids; boolean is one byte, 0 or 1.
-enum class DType : std::uint8_t { f32, f64, bf16, f16, i32, i64, boolean };
+/// hold ids; boolean is one byte, 0 or 1; i8 holds the numbers of quantised weights.
+enum class DType : std::uint8_t { f32, f64, bf16, f16, i32, i64, boolean, i8 };
 
 /// The upper half of a float32, rounded to nearest even.
 struct BFloat16 {
@@ -86,13 +87,15 @@ constexpr DType dtype_of() {
     return DType::i32;
   else if constexpr (std::is_same_v<T, std::int64_t>)
     return DType::i64;
+  else if constexpr (std::is_same_v<T, std::int8_t>)
+    return DType::i8;
   else {
     static_assert(std::is_same_v<T, bool>, "no such element type");
     return DType::boolean;
   }
 }
 
-/// Calls `function` with the TypeTag of `dtype`.
+/// Calls `function` with the TypeTag of `dtype`; i8, which nothing computes with, is an Error.
 template <class F>
 decltype(auto) dispatch(DType dtype, F&& function) {
   switch (dtype) {
@@ -108,20 +111,29 @@ decltype(auto) dispatch(DType dtype, F&& function) {
       return function(TypeTag<std::int32_t>{});
     case DType::i64:
       return function(TypeTag<std::int64_t>{});
+    case DType::i8:
+      fail("an array of i8 holds a quantised weight and is only copied or cast; cast it to f32 first");
     case DType::boolean:
       break;
   }
   return function(TypeTag<bool>{});
 }
 
+/// The same with i8 among the types: for what stores and copies.
+template <class F>
+decltype(auto) dispatch_stored_types(DType dtype, F&& function) {
+  if (dtype == DType::i8) return function(TypeTag<std::int8_t>{});
+  return dispatch(dtype, std::forward<F>(function));
+}
+
 /// Bytes of one element.
 inline std::size_t size_of(DType dtype) {
-  return dispatch(dtype, [](auto tag) { return sizeof(typename decltype(tag)::type); });
+  return dispatch_stored_types(dtype, [](auto tag) { return sizeof(typename decltype(tag)::type); });
 }
 
 /// "f32", "i64", ...: the name in messages and on the command line.
 inline std::string_view name_of(DType dtype) {
-  constexpr std::string_view kNames[] = {"f32", "f64", "bf16", "f16", "i32", "i64", "bool"};
+  constexpr std::string_view kNames[] = {"f32", "f64", "bf16", "f16", "i32", "i64", "bool", "i8"};
   return kNames[static_cast<int>(dtype)];
 }
 

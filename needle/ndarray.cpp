@@ -69,6 +69,7 @@ template NDArray NDArray::from(std::span<const float>, const Shape&, Device);
 template NDArray NDArray::from(std::span<const double>, const Shape&, Device);
 template NDArray NDArray::from(std::span<const std::int32_t>, const Shape&, Device);
 template NDArray NDArray::from(std::span<const std::int64_t>, const Shape&, Device);
+template NDArray NDArray::from(std::span<const std::int8_t>, const Shape&, Device);
 template NDArray NDArray::from(std::span<const std::uint8_t>, const Shape&, Device);
 template NDArray NDArray::from(std::span<const BFloat16>, const Shape&, Device);
 template NDArray NDArray::from(std::span<const Float16>, const Shape&, Device);

@@ -18,6 +18,11 @@ TEST_P(Products, EveryLibraryAgreesWithFloat64) {
   // results.
   for (const auto& [n, k, m] : {Case{1, 70, 65},
                                 {1, 300, 1},
+                                {2, 16, 16},
+                                {3, 130, 200},
+                                {7, 15, 70},
+                                {8, 301, 259},
+                                {9, 64, 64},
                                 {16, 256, 40},
                                 {130, 17, 900},
                                 {1100, 33, 500},
@@ -33,7 +38,9 @@ TEST_P(Products, EveryLibraryAgreesWithFloat64) {
                       right_sum = binary(Add{}, right_product, wide(start));
         const NDArray single_a = left ? a.transpose().cast(DType::f32).transpose() : a.cast(DType::f32),
                       single_b = right ? b.transpose().cast(DType::f32).transpose() : b.cast(DType::f32);
-        for (const Gemm library : available_gemms()) {
+        std::vector<Gemm> libraries = available_gemms();
+        libraries.push_back(Gemm::automatic);
+        for (const Gemm library : libraries) {
           SCOPED_TRACE(testing::Message() << n << ' ' << k << ' ' << m << ' ' << left << right);
           const GemmScope scope(library);
           EXPECT_TRUE(
@@ -43,6 +50,19 @@ TEST_P(Products, EveryLibraryAgreesWithFloat64) {
           EXPECT_TRUE(agrees(sum, right_sum, 1e-5, std::sqrt(static_cast<double>(k))));
         }
       }
+    }
+  }
+}
+
+TEST_P(Products, ARowIsTheSameWhateverFewRowsGoWithIt) {
+  const NDArray x = normal({8, 150}, 1, DType::f32);
+  for (const bool transposed : {false, true}) {
+    const NDArray b =
+        transposed ? normal({90, 150}, 2, DType::f32).transpose() : normal({150, 90}, 2, DType::f32);
+    for (std::int64_t rows = 1; device() == cpu() && rows <= 8; ++rows) {
+      const NDArray y = matmul(x.slice(0, 0, rows), b);
+      for (std::int64_t row = 0; row < rows; ++row)
+        EXPECT_TRUE(same(y.slice(0, row, row + 1), matmul(x.slice(0, row, row + 1), b)));
     }
   }
 }

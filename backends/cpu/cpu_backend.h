@@ -38,6 +38,8 @@ class CpuBackend final : public Backend {
   void matmul(const View& a, const View& b, const View& y, bool accumulate) override;
   void linear(Epilogue epilogue, const View& x, const View& weight, const View& bias, const View& residual,
               const View& y, const View& slope) override;
+  void linear_int8(Epilogue epilogue, const View& x, const View& weight, const View& scale, const View& bias,
+                   const View& residual, const View& y) override;
   void epilogue_gradient(const View& slope, const View& g, const View& product,
                          const GradientPlace& dbias) override;
   void gather_rows(const View& table, const View& rows, const View& y) override;

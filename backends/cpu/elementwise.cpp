@@ -92,9 +92,9 @@ void CpuBackend::copy(const View& x, const View& y) {
     });
   }
   loop.run([&](const auto& offsets, std::int64_t count) {
-    dispatch(x.dtype, [&](auto from_tag) {
+    dispatch_stored_types(x.dtype, [&](auto from_tag) {
       using From = typename decltype(from_tag)::type;
-      dispatch(y.dtype, [&](auto to_tag) {
+      dispatch_stored_types(y.dtype, [&](auto to_tag) {
         using To = typename decltype(to_tag)::type;
         if constexpr (!std::is_same_v<From, To>) {
           copy_run(x.as<From>() + offsets[0], strides[0], y.as<To>() + offsets[1], strides[1], count);

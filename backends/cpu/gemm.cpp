@@ -10,6 +10,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "backends/cpu/few_rows.h"
 #include "backends/cpu/parallel.h"
 #include "backends/error.h"
 
@@ -49,6 +50,24 @@ void openblas_row(const Matrix& a, const Matrix& b, T* y, int columns, int inner
     cblas_sgemv(CblasRowMajor, order, rows, width, 1, right, leading, left, step, 1, y, 1);
   else
     cblas_dgemv(CblasRowMajor, order, rows, width, 1, right, leading, left, step, 1, y, 1);
+}
+
+/// Whether a product is one of few rows with a matrix, in float32; by shape alone.
+bool takes_few_rows(const Matrix& a, const Matrix& b, std::int64_t n, std::int64_t m, std::int64_t k) {
+  // Where less than a vector lies side by side in b, its loops would not be vector loops.
+  return chosen == Gemm::automatic && n <= few_rows::kMost && a.column_stride == 1 &&
+         (b.transposed() ? k : m) >= lanes::kLanes<float>;
+}
+
+void few_rows_gemm(const Matrix& a, const Matrix& b, float* y, std::int64_t y_stride, std::int64_t n,
+                   std::int64_t m, std::int64_t k, bool accumulate) {
+  const few_rows::Table<float> x{static_cast<const float*>(a.data), a.row_stride},
+      right{static_cast<const float*>(b.data), b.leading()};
+  if (!b.transposed()) return few_rows::columns(x, n, right, k, 0, m, y, y_stride, accumulate);
+  few_rows::dots(x, n, right, k, 0, m, [&](std::int64_t row, std::int64_t column, float sum) {
+    float& element = y[row * y_stride + column];
+    element = accumulate ? element + sum : sum;
+  });
 }
 
 template <class T>
@@ -118,7 +137,7 @@ std::string gemm_description() {
     const dnnl_version_t* version = dnnl_version();
     text = "oneDNN " + std::to_string(version->major) + "." + std::to_string(version->minor) + "." +
            std::to_string(version->patch) +
-           (chosen == Gemm::automatic ? ", single rows and float64 by " : ", float64 by ");
+           (chosen == Gemm::automatic ? ", few rows by needle, float64 by " : ", float64 by ");
   }
 #endif
   return text + openblas_get_config() + ", kernels " + openblas_get_corename() +
@@ -202,6 +221,9 @@ bool prefers_columns([[maybe_unused]] const Matrix& a, std::int64_t n, std::int6
 template <class T>
 void gemm(const Matrix& a, const Matrix& b, T* y, std::int64_t y_stride, std::int64_t n, std::int64_t m,
           std::int64_t k, bool accumulate) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (takes_few_rows(a, b, n, m, k)) return few_rows_gemm(a, b, y, y_stride, n, m, k, accumulate);
+  }
   const OneThread alone;
 #ifdef NEEDLE_ONEDNN
   if constexpr (std::is_same_v<T, float>) {

@@ -1,4 +1,4 @@
-// One product of two matrices on one thread, by the library that is fastest for its shape.
+// One product of two matrices on one thread, by what is fastest for its shape.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 namespace needle {
 
 /// Who computes products of float32 matrices: OpenBLAS always can, oneDNN where it was built in; `automatic`
-/// takes oneDNN if it is there, but for shapes where OpenBLAS is faster. Float64 is always OpenBLAS's.
+/// takes oneDNN if it is there, but for shapes where OpenBLAS is faster, and loops of our own for few rows
+/// (few_rows.h). Float64 is always OpenBLAS's.
 enum class Gemm { automatic, openblas, onednn };
 
 /// Sets it for the CPU device. Throws when oneDNN is wanted and not there.

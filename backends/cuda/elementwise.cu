@@ -121,9 +121,9 @@ void CudaBackend::copy(const View& x, const View& y) {
   }
   if (computing(x.dtype) == DType::f32 && computing(y.dtype) == DType::f32)
     return run_body(views, RoundBody<float>{x, y});
-  dispatch(x.dtype, [&](auto from_tag) {
+  dispatch_stored_types(x.dtype, [&](auto from_tag) {
     using From = typename decltype(from_tag)::type;
-    dispatch(y.dtype, [&](auto to_tag) {
+    dispatch_stored_types(y.dtype, [&](auto to_tag) {
       using To = typename decltype(to_tag)::type;
       if constexpr (!std::is_same_v<From, To>)
         run_body(views, ConvertBody<From, To>{x.as<From>(), y.as<To>()});

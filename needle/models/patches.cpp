@@ -19,7 +19,7 @@ Tensor Patches::embed(const SequenceInput& input, const Pass& pass) {
   require(features.defined() && features.rank() == 3 && features.size(1) > 0 &&
               features.size(2) == config_.features,
           "patches: wants features [batch, time, ", config_.features, "]");
-  const DType dtype = patch_map_.weight.dtype();
+  const DType dtype = patch_map_.dtype();
   const NDArray seen = features.slice(1, 1, features.size(1)).cast(dtype);
   const NDArray first = NDArray::zeros({features.size(0), 1}, DType::i64, features.device());
   const Tensor mapped = patch_map_.forward(Tensor(seen), Epilogue::none, {}, dtype);
@@ -31,7 +31,7 @@ Tensor Patches::states(const Tensor& embedded, const SequenceInput& input, const
 }
 
 Tensor Patches::head(const Tensor& states) {
-  return head_.forward(states, Epilogue::none, {}, head_.weight.dtype());
+  return head_.forward(states, Epilogue::none, {}, head_.dtype());
 }
 
 Cache Patches::empty_state(std::int64_t batch, std::int64_t longest, std::optional<DType> storage) {

@@ -22,14 +22,20 @@ Tensor TokenModel::embed(const SequenceInput& input, const Pass& pass) {
 }
 
 Tensor TokenModel::head(const Tensor& states) {
-  if (head_) return head_->forward(states, Epilogue::none, {}, head_->weight.dtype());
+  if (head_) return head_->forward(states, Epilogue::none, {}, head_->dtype());
+  if (quantized_table_) return linear(states, *quantized_table_);
   return matmul_transposed(states, token_embedding_.weight);
+}
+
+void TokenModel::quantize() {
+  if (!head_) quantized_table_ = needle::quantize(token_embedding_.weight.array().transpose());
 }
 
 Tensor TokenModel::head_loss(const Tensor& states, const NDArray& labels, const LossOptions& options) {
   const auto bytes = labels.count() * config_.vocabulary * static_cast<std::int64_t>(size_of(states.dtype()));
   constexpr std::int64_t kFitCaches = 16 << 20;
-  if (bytes <= kFitCaches) return SequenceModel::head_loss(states, labels, options);
+  const bool quantized = quantized_table_ || (head_ && head_->quantized);
+  if (quantized || bytes <= kFitCaches) return SequenceModel::head_loss(states, labels, options);
   if (!head_) return linear_cross_entropy(states, token_embedding_.weight, {}, labels, options);
   return linear_cross_entropy(states, transpose(head_->weight), head_->bias, labels, options);
 }

@@ -19,6 +19,8 @@ class TokenModel : public SequenceModel {
   Tensor head(const Tensor& states) override;
   Tensor head_loss(const Tensor& states, const NDArray& labels, const LossOptions& options = {}) override;
   std::int64_t context() const override { return 0; }
+  /// A tied head gets a quantised copy of the token table; ids are still looked up in the table itself.
+  void quantize() override;
 
  protected:
   /// `config` is resolved. The head is left to make_head(), which comes last.
@@ -31,6 +33,7 @@ class TokenModel : public SequenceModel {
   ModelConfig config_;
   Embedding token_embedding_;
   std::optional<Linear> head_;
+  std::optional<QuantizedWeight> quantized_table_;  ///< [width, vocabulary]: the tied head, once quantised
 };
 
 }  // namespace needle

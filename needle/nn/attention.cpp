@@ -67,7 +67,7 @@ Tensor MultiHeadAttention::forward(const Tensor& x, const PassPositions& positio
   const bool in_one = config.positions != Positions::rotary && !pass.past;
   // Rotations and caches are the weights' float32, whatever the precision of products.
   const Tensor packed =
-      qkv.forward(x, Epilogue::none, {}, in_one ? std::nullopt : std::optional(qkv.weight.dtype()));
+      qkv.forward(x, Epilogue::none, {}, in_one ? std::nullopt : std::optional(qkv.dtype()));
   AttentionOptions options;
   options.causal = config.causal;
   options.window = config.window;
@@ -116,7 +116,7 @@ Tensor CrossAttention::forward(const Tensor& x, const PassPositions& positions, 
                                const Tensor& residual, std::optional<DType> result) const {
   const Scope scope(*this);
   // Caches are the weights' float32, whatever the precision of products.
-  const std::optional<DType> type = pass.past ? std::optional(query.weight.dtype()) : std::nullopt;
+  const std::optional<DType> type = pass.past ? std::optional(query.dtype()) : std::nullopt;
   const auto mapped = [&](const Linear& map, const Tensor& y, std::int64_t heads) {
     const Tensor z = map.forward(y, Epilogue::none, {}, type);
     return transpose(reshape(z, {z.size(0), z.size(1), heads, -1}), 1, 2);

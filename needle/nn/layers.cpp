@@ -44,7 +44,14 @@ Linear::Linear(std::int64_t in, std::int64_t out, bool with_bias, const Init& in
 Tensor Linear::forward(const Tensor& x, Epilogue epilogue, const Tensor& residual,
                        std::optional<DType> result) const {
   const Scope scope(*this);
+  if (quantized) return linear(x, *quantized, bias, epilogue, residual, result);
   return linear(x, weight, bias, epilogue, residual, result);
+}
+
+void Linear::quantize() {
+  if (keeps_float) return;
+  quantized = needle::quantize(weight.array());
+  weight = Tensor();
 }
 
 void Linear::list(Parts& parts) {

@@ -23,13 +23,19 @@ Tensor initial_weight(const Shape& shape, std::int64_t inputs, const Init& init,
 /// The bias [size] that goes with it.
 Tensor initial_bias(std::int64_t size, std::int64_t inputs, const Init& init);
 
-/// y = f(x W + b) + residual over the last axis: weight [in, out], bias [out] or none.
+/// y = f(x W + b) + residual over the last axis: weight [in, out], bias [out] or none. Once it is quantised,
+/// it computes without gradients alone.
 struct Linear : Module {
   /// `residual` as in initial_weight().
   Linear(std::int64_t in, std::int64_t out, bool with_bias, const Init& init, bool residual = false);
   Tensor weight, bias;
+  std::optional<QuantizedWeight> quantized;  ///< in place of the weight
+  bool keeps_float = false;                  ///< others read the weight too, so that it is never quantised
   Tensor forward(const Tensor& x, Epilogue epilogue = Epilogue::none, const Tensor& residual = {},
                  std::optional<DType> result = {}) const;
+  /// The type of the weight, or of what the quantised one stands for.
+  DType dtype() const { return quantized ? DType::f32 : weight.dtype(); }
+  void quantize() override;
   void list(Parts& parts) override;
 };
 

@@ -6,6 +6,8 @@ void Parts::operator()(std::string_view name, Module& child) {
   const std::string outer = prefix_;
   prefix_ = full_name(name);
   child.path_ = prefix_;
+  child.require_weights();
+  modules_.push_back(&child);
   child.list(*this);
   prefix_ = outer;
 }
@@ -23,7 +25,13 @@ void Parts::add(std::string_view name, Tensor& tensor, bool trained) {
   found_.push_back({full, tensor, trained, {}});
 }
 
+void Module::require_weights() const {
+  require(!quantized_, "module: the weights of ", path_.empty() ? "the model" : path_,
+          " are quantised: they can be neither saved, copied nor trained");
+}
+
 std::vector<Parameter> Module::state() {
+  require_weights();
   Parts parts;
   list(parts);
   return parts.found();
@@ -53,6 +61,18 @@ void copy_state(Module& from, Module& to) {
   for (std::size_t i = 0; i < source.size(); ++i) {
     require(source[i].name == target[i].name, "copy_state: ", source[i].name, " meets ", target[i].name);
     target[i].tensor.set_array(source[i].tensor.array().copy());
+  }
+}
+
+void quantize_weights(Module& model) {
+  model.require_weights();
+  Parts parts;
+  model.list(parts);
+  std::vector<Module*> modules = parts.modules();
+  modules.push_back(&model);
+  for (Module* const module : modules) {
+    module->quantize();
+    module->quantized_ = true;
   }
 }
 

@@ -49,6 +49,8 @@ class Parts {
       (*this)(std::string(name) + "." + std::to_string(i), children[i]);
   }
   const std::vector<Parameter>& found() const { return found_; }
+  /// The children, at any depth.
+  const std::vector<Module*>& modules() const { return modules_; }
 
  private:
   void add(std::string_view name, Tensor& tensor, bool trained);
@@ -56,6 +58,7 @@ class Parts {
 
   std::string prefix_;
   std::vector<Parameter> found_;
+  std::vector<Module*> modules_;
 };
 
 /// Base of all modules. They move but do not copy: a second use of the same member ties weights, a copy never
@@ -81,13 +84,22 @@ class Module {
   std::int64_t parameter_count();
   /// Forgets all gradients.
   void clear_gradients();
+  /// Makes weights of its own (not of its children) 8-bit ones where forward() can compute with such.
+  virtual void quantize() {}
+  /// Whether quantize_weights() took its weights: they can be listed no more, and change no more.
+  bool is_quantized() const { return quantized_; }
 
   /// Dotted path within the model, known once the model has been listed.
   const std::string& path() const { return path_; }
 
  private:
   friend class Parts;
+  friend void quantize_weights(Module& model);
+  /// Throws if quantize_weights() took its weights.
+  void require_weights() const;
+
   std::string path_;
+  bool quantized_ = false;
 };
 
 /// Marks the module that runs: forward() opens with `const Scope scope(*this);`.
@@ -99,5 +111,10 @@ class Scope : public PathScope {
 /// Copies the numbers of `from` into the parameters and buffers of the same names of `to`, which is built
 /// alike.
 void copy_state(Module& from, Module& to);
+
+/// Has every part of a model quantize(): all linear maps then read weights of 8 bits
+/// (needle/ops/quantized.h), a quarter of the memory and of the time of a token. The float weights are gone,
+/// so that listing the parameters, as saving and training do, is an Error from then on.
+void quantize_weights(Module& model);
 
 }  // namespace needle

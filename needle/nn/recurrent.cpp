@@ -14,7 +14,9 @@ RecurrentLayer::RecurrentLayer(RecurrentCell which, std::int64_t in, std::int64_
                                const Init& init)
     : kind(which),
       input(in, gates_of(which) * width, with_bias, uniform(init)),
-      hidden(width, gates_of(which) * width, with_bias, uniform(init)) {}
+      hidden(width, gates_of(which) * width, with_bias, uniform(init)) {
+  hidden.keeps_float = true;
+}
 
 RecurrentState RecurrentLayer::empty_state(std::int64_t batch) const {
   const NDArray& like = hidden.weight.array();

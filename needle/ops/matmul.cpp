@@ -147,13 +147,6 @@ struct LinearOp final : FusedOp {
   double gradient_operations(double forward, const Needs& needs) const override {
     return forward * (needs[0] + needs[1]);  // the bias's sum is no product
   }
-
- private:
-  static NDArray rows_of(const NDArray& x) {
-    std::int64_t rows = 1;
-    for (int axis = 0; axis + 1 < x.rank(); ++axis) rows *= x.size(axis);
-    return x.reshape({rows, x.size(-1)});
-  }
 };
 
 /// [..., width] as [rows, width].
@@ -164,6 +157,12 @@ Tensor as_rows(const Tensor& x) {
 }
 
 }  // namespace
+
+NDArray rows_of(const NDArray& x) {
+  std::int64_t rows = 1;
+  for (int axis = 0; axis + 1 < x.rank(); ++axis) rows *= x.size(axis);
+  return x.reshape({rows, x.size(-1)});
+}
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
   const Shape shape = matmul_shape(a.shape(), b.shape());

@@ -16,6 +16,8 @@ Tensor as_operand(const char* op, const Tensor& x, const Tensor& weight);
 /// x table^T: x [..., k], table [m, k] -> [..., m]: a head that is tied to an embedding. The gradient of the
 /// table comes as it lies. Precision as with linear(); the result has the table's type.
 Tensor matmul_transposed(const Tensor& x, const Tensor& table);
+/// [..., width] as [rows, width].
+NDArray rows_of(const NDArray& x);
 /// f(x W + b) + residual over the last axis: x [..., in], weight [in, out], bias [out] and residual [...,
 /// out] or undefined; f by the epilogue. A float32 x is rounded to product_dtype(); where x is bf16 or f16,
 /// so are the weight's numbers in the products, whose sums are float32. `result` is the type of what comes

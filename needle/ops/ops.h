@@ -10,6 +10,7 @@
 #include "needle/ops/index.h"
 #include "needle/ops/matmul.h"
 #include "needle/ops/norm.h"
+#include "needle/ops/quantized.h"
 #include "needle/ops/recurrent.h"
 #include "needle/ops/reduce.h"
 #include "needle/ops/rotary.h"
