@@ -22,7 +22,7 @@ struct DecodeOptions {
   std::int64_t prompt = 32, new_tokens = 128, rounds = 3;
   std::string against, key = "median_ms";
   ComputeOptions compute;
-  bool json = false;
+  bool json = false, int8 = false;
 };
 
 /// The decoders of `needle bench`, with room for the tokens.
@@ -82,6 +82,7 @@ nlohmann::json measure_decoding(const std::string& name, std::int64_t batch, con
   const DecoderConfig config = config_of(name, options.prompt + options.new_tokens).resolved();
   Generator random(1);
   Decoder model(config, random, device);
+  if (options.int8) quantize_weights(model);
   const DecodeTimes times = measure(model, batch, options, device);
   // A token reads the weights once, the position's row alone of its table, and half the cache on average.
   const double weights = 4.0 * static_cast<double>(config.parameter_count() - config.context * config.width),
@@ -184,6 +185,7 @@ void add_bench_generate(CLI::App& bench) {
           ->type_name("COMMAND");
   add_value(*command, "--key", options->key, "The name of those milliseconds")->needs(against);
   add_compute_options(*command, options->compute);
+  command->add_flag("--int8", options->int8, "Weights of maps in 8 bits; the bound stays that of 32");
   command->add_flag("--json", options->json, "Print one JSON object a row");
   command->callback([options] { run_decoding(*options); });
 }

@@ -58,6 +58,7 @@ std::size_t Cache::bytes() const {
 void Cache::serve(Module& model) {
   if (!model_) {
     model_ = &model;
+    if (model.is_quantized()) return;  // which can no longer be changed
     for (const Parameter& parameter : model.state()) {
       const NDArray& array = parameter.tensor.array();
       weights_.push_back({parameter.tensor, array.storage(), array.writes()});
