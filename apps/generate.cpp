@@ -59,7 +59,8 @@ std::vector<Prompt> prompts_of(const GenerateOptions& options, const SavedModel&
       require(id >= 0 && id < saved.settings.model.vocabulary, "generate: the ids of this model are 0 to ",
               saved.settings.model.vocabulary - 1, ", got ", id);
     }
-    return {{"", options.prompt_ids}};
+    if (saved.tokenizer.kind() == Tokenizer::Kind::ids) return {{"", options.prompt_ids}};
+    return {{saved.tokenizer.decode(options.prompt_ids), options.prompt_ids}};
   }
   if (options.prompt_file.empty()) return {prompt_of(saved, options.prompt)};
   std::vector<Prompt> prompts;

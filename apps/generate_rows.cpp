@@ -120,12 +120,22 @@ void tell(const Speed& speed, const ModelConfig& model, const RowsSettings& sett
   }
 }
 
+/// Ids as text; where there is no vocabulary, as the numbers that they are.
+std::string shown(const Tokenizer& tokenizer, std::span<const std::int64_t> ids) {
+  if (tokenizer.kind() != Tokenizer::Kind::ids) return tokenizer.decode(ids);
+  std::string numbers;
+  for (const std::int64_t id : ids) numbers += std::to_string(id) + ' ';
+  return numbers;
+}
+
 /// The texts of all rows, shown in their order: the first that is not finished as it comes.
 class Screen {
  public:
   Screen(const std::vector<Prompt>& prompts, std::int64_t count, const SavedModel& saved,
          const RowsSettings& settings)
-      : json_(settings.json) {
+      : json_(settings.json), tokenizer_(saved.tokenizer) {
+    require(tokenizer_.kind() != Tokenizer::Kind::ids || settings.stops.empty(),
+            "generate: a model that reads ids alone knows no stop strings");
     const bool translates = saved.settings.model.kind == ModelKind::encoder_decoder;
     for (const Prompt& prompt : prompts) {
       for (std::int64_t i = 0; i < count; ++i)
@@ -135,7 +145,8 @@ class Screen {
     show();
   }
   void push(std::size_t row, std::int64_t id) {
-    rows_[row].waiting += rows_[row].stream.push(id);
+    const bool has_text = tokenizer_.kind() != Tokenizer::Kind::ids;
+    rows_[row].waiting += has_text ? rows_[row].stream.push(id) : shown(tokenizer_, std::vector{id});
     show();
   }
   bool has_stopped(std::size_t row) const { return rows_[row].stream.has_stopped(); }
@@ -179,6 +190,7 @@ class Screen {
   }
 
   bool json_;
+  const Tokenizer& tokenizer_;
   std::vector<Row> rows_;
   std::size_t next_ = 0;
 };
@@ -189,7 +201,7 @@ nlohmann::json json_of(const Answer& answer, const Tokenizer& tokenizer) {
     nlohmann::json of_token = nlohmann::json::array();
     for (const Choice& choice : choices) {
       of_token.push_back({{"id", choice.id},
-                          {"text", tokenizer.decode(std::vector{choice.id})},
+                          {"text", shown(tokenizer, std::vector{choice.id})},
                           {"log_probability", choice.log_probability}});
     }
     alternatives.push_back(std::move(of_token));
@@ -219,8 +231,8 @@ void write_beams(SavedModel& saved, const std::vector<Prompt>& prompts, const Ro
     const auto beams = beam_search(*saved.model, translates ? TokenRow{kBeginId} : prompt.ids, search, device,
                                    translates ? prompt.ids : TokenRow{});
     for (const Beam& beam : beams) {
-      const std::size_t shown = beam.ids.size() - (beam.ended == Ended::end_token ? 1 : 0);
-      const std::string text = saved.tokenizer.decode(std::span(beam.ids).first(shown));
+      const std::size_t length = beam.ids.size() - (beam.ended == Ended::end_token ? 1 : 0);
+      const std::string text = shown(saved.tokenizer, std::span(beam.ids).first(length));
       if (settings.json) {
         print_json({{"prompt", prompt.text},
                     {"text", (translates ? "" : prompt.text) + text},
