@@ -185,7 +185,7 @@ void add_compare(CLI::App& program, Outcome& outcome) {
   command->add_option("--models", s.models, "Families of models")->delimiter(',')->capture_default_str();
   add_value(*command, "--parameters", s.parameters, "Parameters of each model, within 5 %");
   add_value(*command, "--layers", s.layers,
-            "Layers of each; 0: 2 recurrent, 6 of convolution, 3 of attention");
+            "Layers of each; 0: 2 recurrent, 3 of attention, convolutions to R = 13");
   add_value(*command, "--heads", s.training.model.heads, "Attention heads");
   add_value(*command, "--kernel", s.training.model.kernel, "Positions that a convolution reads");
   add_value(*command, "--context", s.training.model.context, "Most positions that are read, of files");

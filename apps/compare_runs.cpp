@@ -204,13 +204,14 @@ std::optional<std::vector<Comparison>> CompareRuns::run(const std::function<void
   const auto searched = [&](std::int64_t steps) {
     return std::max<std::int64_t>(1, std::llround(static_cast<double>(steps) * settings_.search_share));
   };
+  // One rate needs no search.
+  const auto searches = std::ssize(settings_.learning_rates) > 1 ? std::ssize(settings_.learning_rates) : 0;
   for (std::size_t i = 0; i < tasks_.size(); ++i) {
     settings_.training.data = tasks_[i];
     plans.push_back(plan(tasks_[i].name(), *data_[i]));
     for (const Entry& entry : plans.back())
       all_seconds_ += entry.cost.seconds *
-                      static_cast<double>(searched(entry.steps) * std::ssize(settings_.learning_rates) +
-                                          entry.steps * settings_.seeds);
+                      static_cast<double>(searched(entry.steps) * searches + entry.steps * settings_.seeds);
   }
   started_ = now();
   std::vector<Comparison> comparisons;
@@ -218,16 +219,19 @@ std::optional<std::vector<Comparison>> CompareRuns::run(const std::function<void
     settings_.training.data = tasks_[i];
     Comparison comparison{tasks_[i].name(), data_[i]->description(), data_[i]->chance(), {}};
     for (Entry& entry : plans[i]) {
-      ComparedRun best{entry.result.name, 0, 1, searched(entry.steps), true};
+      ComparedRun best{entry.result.name, settings_.learning_rates.front(), 1, searched(entry.steps), true};
       for (const double rate : settings_.learning_rates) {
+        if (searches == 0) break;
         best.learning_rate = rate;
         const auto result = result_of(comparison.task, entry, best, *data_[i]);
         if (!result) return std::nullopt;
         entry.result.searches.push_back(*result);
       }
-      best = std::ranges::min_element(entry.result.searches, {}, [](const ComparedResult& r) {
-               return std::isfinite(r.loss) ? r.loss : std::numeric_limits<double>::infinity();
-             })->run;
+      if (searches > 0) {
+        best = std::ranges::min_element(entry.result.searches, {}, [](const ComparedResult& r) {
+                 return std::isfinite(r.loss) ? r.loss : std::numeric_limits<double>::infinity();
+               })->run;
+      }
       best.search = false;
       best.steps = entry.steps;
       for (best.seed = 1; best.seed <= settings_.seeds; ++best.seed) {

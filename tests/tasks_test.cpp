@@ -113,7 +113,7 @@ TEST(Tasks, RecallAnswersWithTheValueThatTheKeyHadWhenLastSeen) {
 }
 
 TEST(Tasks, RecallAsksAtAllDistancesAndForAllValuesEvenly) {
-  const GeneratedDataset data(recall_task(24), 5, 3000);
+  const GeneratedDataset data(recall_task(24), 5, 12000);
   std::map<std::int64_t, double> distances;
   std::map<std::string, double> values;
   double answers = 0;

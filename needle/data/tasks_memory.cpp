@@ -83,46 +83,53 @@ Task recall_task(std::int64_t distance) {
       text_of("keys asked for, last seen 2 to ", distance,
               " positions back; beyond a receptive field there is chance alone, ", 100 * task.chance, " %");
   task.example = [=](Generator& random, DataPart) {
-    // The pairs come first, with filler between them; then keys are asked for, with filler between these, and
-    // more to the end. How much of it differs from row to row, so that distances of every order occur, and
-    // rows that are as if they were made for a shorter distance.
-    const double spread = static_cast<double>(slots) / static_cast<double>(pairs);
+    // A row is told in parts. In each the pairs come first, with filler between them; then keys are asked
+    // for, with filler between these. How long a part is and how much filler it has differ, so that distances
+    // of every order occur, and parts that are as if they were made for a shorter distance.
     const auto of_some_order = [&](double most) { return std::pow(most, random.uniform()); };
-    const double stretch = of_some_order(spread);
-    const auto half = static_cast<std::int64_t>(static_cast<double>(pairs) * stretch + 0.5);
-    const double asked_share = 1 / of_some_order(stretch);
-    std::vector<char> is_pair(static_cast<std::size_t>(half));
-    std::fill_n(is_pair.begin(), pairs, 1);
-    random.shuffle(is_pair);
-
-    TokenRow new_keys = keys;
-    random.shuffle(new_keys);
     struct Pair {
       std::int64_t key, value, slot;
     };
-    std::vector<Pair> known;  // each key with the last slot that shows it
+    std::int64_t slot = 0;
     TaskExample example;
     example.add(kBeginId);
-    for (std::int64_t slot = 0; slot < 2 * slots; ++slot) {
-      const bool is_first = slot < half;
-      std::erase_if(known, [&](const Pair& pair) { return pair.slot < slot - slots; });  // too far back
-      const bool is_filler =
-          is_first ? !is_pair[static_cast<std::size_t>(slot)]
-                   : slot >= 2 * half || known.empty() || (slot > half && random.uniform() >= asked_share);
-      if (is_filler) {
+    while (slot < 2 * slots) {
+      const std::int64_t longest = (2 * slots - slot) / 2;
+      if (longest < pairs) {
         example.add(filler), example.add(filler);
+        ++slot;
         continue;
       }
-      if (!is_first) {
-        std::swap(known[static_cast<std::size_t>(random.below(std::ssize(known)))], known.back());
-        example.add(known.back().key, known.back().value, 2 * (slot - known.back().slot));
-        known.back().slot = slot;
-      } else {
-        known.push_back({new_keys.back(), one_of(values, random), slot});
-        new_keys.pop_back();
-        example.add(known.back().key);
+      const double stretch = of_some_order(static_cast<double>(longest) / static_cast<double>(pairs));
+      const auto half = static_cast<std::int64_t>(static_cast<double>(pairs) * stretch + 0.5);
+      const double asked_share = 1 / of_some_order(stretch);
+      std::vector<char> is_pair(static_cast<std::size_t>(half));
+      std::fill_n(is_pair.begin(), pairs, 1);
+      random.shuffle(is_pair);
+      TokenRow new_keys = keys;
+      random.shuffle(new_keys);
+      std::vector<Pair> known;  // each key with the last slot that shows it
+      for (std::int64_t i = 0; i < 2 * half; ++i, ++slot) {
+        // A key that will be too far back is asked for in time.
+        const auto last_chance =
+            std::ranges::find_if(known, [&](const Pair& pair) { return pair.slot == slot - slots; });
+        const bool asks =
+            last_chance != known.end() || (i >= half && (i == half || random.uniform() < asked_share));
+        if (asks) {
+          const auto asked =
+              last_chance != known.end() ? last_chance : known.begin() + random.below(std::ssize(known));
+          example.add(asked->key, asked->value, 2 * (slot - asked->slot));
+          example.add(asked->value);
+          asked->slot = slot;
+        } else if (i < half && is_pair[static_cast<std::size_t>(i)]) {
+          known.push_back({new_keys.back(), one_of(values, random), slot});
+          new_keys.pop_back();
+          example.add(known.back().key);
+          example.add(known.back().value);
+        } else {
+          example.add(filler), example.add(filler);
+        }
       }
-      example.add(known.back().value);
     }
     return example;
   };

@@ -13,19 +13,22 @@ using nlohmann::json;
 
 namespace {
 
+/// The receptive field of a convolution without dilation.
+constexpr std::int64_t kReach = 13;
+
 /// A family before its width is chosen.
 struct Family {
   const char* name;
   ModelKind kind;
-  std::int64_t layers;
+  std::int64_t layers;  // 0: as many as reach kReach without dilation
   bool dilated;
 };
 
 constexpr Family kFamilies[] = {{"rnn", ModelKind::rnn, 2, false},
                                 {"gru", ModelKind::gru, 2, false},
                                 {"lstm", ModelKind::lstm, 2, false},
-                                {"convolution", ModelKind::convolution, 6, false},
-                                {"dilated", ModelKind::convolution, 6, true},
+                                {"convolution", ModelKind::convolution, 0, false},
+                                {"dilated", ModelKind::convolution, 0, true},
                                 {"attention", ModelKind::decoder, 3, false}};
 
 const Family& family_of(const std::string& name) {
@@ -65,7 +68,10 @@ ModelConfig model_of_family(const std::string& name, const CompareSettings& sett
   model.kind = family.kind;
   model.vocabulary = data.tokenizer().vocabulary_size();
   if (data.longest_row() > 0) model.context = data.longest_row();
-  model.layers = settings.layers > 0 ? settings.layers : family.layers;
+  const std::int64_t span = std::max<std::int64_t>(model.kernel - 1, 1);
+  model.layers = settings.layers > 0 ? settings.layers
+                 : family.layers > 0 ? family.layers
+                                     : std::max<std::int64_t>((kReach - 1) / span, 1);
   model.dilations = {1};
   constexpr std::int64_t kFarthest = std::int64_t{1} << 20;
   for (std::int64_t layer = 1; family.dilated && layer < model.layers; ++layer)

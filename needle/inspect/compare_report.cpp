@@ -160,7 +160,8 @@ std::string figure(const std::string& svg, const char* kind) {
 std::string section(const Comparison& task) {
   std::ostringstream html;
   html << "<h2>" << escaped(task.task) << "</h2>\n<p>" << escaped(task.data) << "</p>\n" << table(task);
-  html << search_table(task) << figure(distance_chart(task), "chart");
+  if (!task.families.empty() && !task.families[0].searches.empty()) html << search_table(task);
+  html << figure(distance_chart(task), "chart");
   html << figure(loss_chart(task, "step", "steps", [](const auto& p) { return static_cast<double>(p.step); }),
                  "chart");
   html << figure(loss_chart(task, "time", "seconds of training", [](const auto& p) { return p.seconds; }),
@@ -212,12 +213,17 @@ std::string comparison_html(const std::vector<Comparison>& tasks, const Comparis
           "<title>Sequence models compared</title>\n<style>"
        << kStyle << "</style></head><body>\n<h1>Sequence models compared</h1>\n";
   html << "<p>All have about " << settings.parameters << " parameters, the same data in the same order, and "
-       << "the same optimizer. Of the learning rates";
-  for (const double rate : settings.learning_rates) html << ' ' << rate;
-  html << " each model keeps the one with the least validation loss after a search of "
-       << number(100 * settings.search_share, 0) << " % of a run with one seed; its results are the mean and "
-       << "the sample deviation over " << settings.seeds << (settings.seeds == 1 ? " seed" : " seeds")
-       << ". Equal for all: " << name_of_choice(settings.budget)
+       << "the same optimizer.";
+  if (settings.learning_rates.size() > 1) {
+    html << " Of the learning rates";
+    for (const double rate : settings.learning_rates) html << ' ' << rate;
+    html << " each model keeps the one with the least validation loss after a search of "
+         << number(100 * settings.search_share, 0) << " % of a run with one seed.";
+  } else {
+    html << " The learning rate is " << settings.learning_rates.front() << " for all.";
+  }
+  html << " Results are the mean and the sample deviation over " << settings.seeds
+       << (settings.seeds == 1 ? " seed" : " seeds") << ". Equal for all: " << name_of_choice(settings.budget)
        << (settings.budget == Budget::steps ? "" : ", planned from steps that were measured before")
        << ". Operations are those of products, counted in a step. Longest path: steps from layer to "
        << "layer, or from position to position, by which the first position reaches the last.</p>\n";
