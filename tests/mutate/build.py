@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 
 PROGRAMS = ("needle_tests", "needle_cuda_tests")
@@ -59,6 +60,8 @@ class Build:
                 continue
             source = str(pathlib.Path(entry["file"]).relative_to(self.tree))
             command = shlex.split(entry["command"])
+            if command[0].endswith("ccache"):
+                del command[0]  # no mutant is compiled twice
             target = command[command.index("-o") + 1]
             for option in ("-o", "-c"):
                 del command[command.index(option):command.index(option) + 2]
@@ -88,6 +91,8 @@ class Build:
                 command[command.index(own)] = str(path)
             elif "libneedle.a" in command:
                 extra.append(str(path))  # before the library, whose own is then not wanted
+        if shutil.which("ld.lld"):
+            options = [*options, "-fuse-ld=lld"]  # the quickest; each mutant waits for it
         place = command.index("-o")
         return run(command[:place] + extra + command[place:] + list(options), cwd=self.folder)
 

@@ -19,19 +19,23 @@ Test = collections.namedtuple("Test", "program setting name")
 
 
 class Coverage:
-    """lines[unit][file][line]: the tests that execute that line of that file as compiled in that unit."""
+    """lines[unit][file][line]: the tests that execute that line of that file as compiled in that unit.
 
-    def __init__(self, build, units, folder):
+    Of all units, and kept in `folder` while sources and tests are the same, so that any other choice of mutants finds it there.
+    """
+
+    def __init__(self, build, folder):
         self.build, self.folder = build, folder
         self.seconds, self.lines, self.compile_seconds = {}, {}, {}
-        state = hashlib.sha256(json.dumps([sorted(units), RUNS, build.programs]).encode())
+        state = hashlib.sha256(json.dumps([RUNS, build.programs]).encode())
         for path in sorted(path for path in build.tree.rglob("*") if path.suffix in (".h", ".cu", ".cpp", ".txt")):
-            state.update(path.read_bytes())
+            if not path.is_relative_to(build.tree / "tests/mutate"):
+                state.update(path.read_bytes())
         cache = folder / f"{state.hexdigest()[:16]}.json.gz"
         if cache.exists():
             self._load(cache)
         else:
-            self._measure(units)
+            self._measure(build.units)
             self._save(cache)
 
     def tests_of(self, unit, file, line):

@@ -73,6 +73,10 @@ def chosen_mutants(options):
         changed = changed_lines(options.changed)
         untracked = set(run(["git", "ls-files", "-o", "--", "backends/cuda"], cwd=ROOT).stdout.splitlines())
         found = [mutant for mutant in found if mutant.line in changed[mutant.file] or mutant.file in untracked]
+    if options.rules:
+        found = [mutant for mutant in found if any(name in mutant.rule for name in options.rules)]
+    if options.only:
+        found = [mutant for mutant in found if options.only in name_of(mutant)]
     if options.sample and options.sample < len(found):
         found = random.Random(options.seed).sample(found, options.sample)
     return found, of_files
@@ -156,6 +160,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", nargs="+", help="sources to put mistakes into; all of backends/cuda without it")
     parser.add_argument("--changed", metavar="REVISION", help="only lines that differ from this revision")
+    parser.add_argument("--rules", nargs="+", metavar="NAME", help="only mutants of rules with these names or parts of them, "
+                        "e.g. barrier wait commit guard; all of them: " + ", ".join(RULES))
+    parser.add_argument("--only", metavar="TEXT", help="only mutants with this text in the name that survivors.txt gives them")
     parser.add_argument("--sample", type=int, metavar="N", help="only so many, drawn by chance")
     parser.add_argument("--seed", type=int, default=1, help="of that chance")
     parser.add_argument("--jobs", type=int, default=2)
@@ -165,6 +172,9 @@ def main():
     parser.add_argument("--programs", nargs="+", default=PROGRAMS, help="what to build: " + ", ".join(PROGRAMS))
     parser.add_argument("--list", action="store_true", help="only show the mutants")
     options = parser.parse_args()
+    for name in options.rules or ():
+        if not any(name in rule for rule in RULES):
+            parser.error(f"no rule has '{name}' in its name; there are: " + ", ".join(RULES))
 
     chosen, of_files = chosen_mutants(options)
     if options.list:
@@ -176,9 +186,7 @@ def main():
     build = Build(ROOT, work, options.jobs, options.programs)
     coverage = None
     if not options.test:
-        files = {mutant.file for mutant in chosen}
-        units = [name for name, unit in build.units.items() if name in files or unit.headers & files]
-        coverage = Coverage(build, units, work / "coverage")
+        coverage = Coverage(build, work / "coverage")
     judge = Judge(build, coverage, work, options.test)
     judge.timeout = options.timeout
 
