@@ -60,8 +60,6 @@ class Build:
                 continue
             source = str(pathlib.Path(entry["file"]).relative_to(self.tree))
             command = shlex.split(entry["command"])
-            if command[0].endswith("ccache"):
-                del command[0]  # no mutant is compiled twice
             target = command[command.index("-o") + 1]
             for option in ("-o", "-c"):
                 del command[command.index(option):command.index(option) + 2]
@@ -77,7 +75,8 @@ class Build:
 
     def compile(self, unit, target, options=(), source=None, overlay=None):
         """Compiles a unit, with another source, or with the headers in `overlay` before those of the tree."""
-        command = [*unit.command[:1], *(["-I", str(overlay)] if overlay else []), *unit.command[1:], *options,
+        compiler = 2 if unit.command[0].endswith("ccache") else 1
+        command = [*unit.command[:compiler], *(["-I", str(overlay)] if overlay else []), *unit.command[compiler:], *options,
                    "-o", str(target), "-c", str(source or self.tree / unit.source)]
         return run(command, cwd=self.folder)
 
@@ -88,13 +87,14 @@ class Build:
         for name, path in objects.items():
             own = self.units[name].object
             if own in command:
-                command[command.index(own)] = str(path)
+                command.remove(own)
+                extra.append(str(path))
             elif "libneedle.a" in command:
                 extra.append(str(path))  # before the library, whose own is then not wanted
         if shutil.which("ld.lld"):
             options = [*options, "-fuse-ld=lld"]  # the quickest; each mutant waits for it
-        place = command.index("-o")
-        return run(command[:place] + extra + command[place:] + list(options), cwd=self.folder)
+        # First, so that their copies of functions in headers are taken.
+        return run(command[:1] + extra + command[1:] + list(options), cwd=self.folder)
 
 
 def environment(setting="", **others):
