@@ -55,7 +55,7 @@ extern "C" bool needle_mutant(int number) {
 }
 """ % (NUMBERS, NUMBERS)
 
-HEAD = re.compile(r"\s*(?:(?:else )?(?:if(?: constexpr)?|while) " + PARENTHESES + r" |else |return )+")
+HEAD = re.compile(r"\s*(?:(?:else )?(?:if(?: constexpr)?|while|for) " + PARENTHESES + r" |else |return )+")
 OPENING, CLOSING = "([{", ")]}"
 
 
@@ -94,6 +94,7 @@ def expression_around(code, start, end):
 
 
 DROPPED = ()
+CONDITIONS = ("guard dropped", "comparison")
 CONTINUES = re.compile(r"[-+*/%&|^<>]$")  # a line whose expression goes on in the next one
 
 
@@ -139,10 +140,13 @@ def with_switches(lines, chosen):
             joined.append((start, end, all_))
         text = before
         for start, end, all_ in reversed(joined):
-            value = f"({before[start:end]})"
+            # Conditions may be pointers: all alternatives become bools.
+            is_condition = any(chosen[number].rule in CONDITIONS and [start, end] == place for number, *place, _ in all_)
+            yes = "!!" if is_condition else ""
+            value = f"{yes}({before[start:end]})"
             for number, own_start, own_end, new in all_:
                 other = before[start:own_start] + new + before[own_end:end]
-                value = f"(needle_mutant({number}) ? ({other}) : {value})"
+                value = f"(needle_mutant({number}) ? {yes}({other}) : {value})"
             text = text[:start] + value + text[end:]
         for number, place in found.items():
             if place == DROPPED:
@@ -205,7 +209,9 @@ class Switches:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "switch.h").write_text('extern "C" bool needle_mutant(int number);\n')
         (self.folder / "switch.cpp").write_text(RUNTIME)
-        kept = {number: mutant for mutant, number in self.numbers.items()}
+        unfit = self.folder / "unfit.json"  # numbers of those found not to compile
+        known = set(json.loads(unfit.read_text())) if unfit.exists() else set()
+        kept = {number: mutant for mutant, number in self.numbers.items() if number not in known}
         files = sorted({mutant.file for mutant in self.numbers})
         units = [name for name, unit in self.build.units.items() if name in files or unit.headers & set(files)]
         self._write(files, kept)
@@ -223,6 +229,8 @@ class Switches:
             for number in wrong:
                 kept.pop(number, None)
             if wrong:
+                known |= wrong
+                unfit.write_text(json.dumps(sorted(known)))
                 self._write(files, kept)  # what compiled before has switches that nothing sets
             todo = again
         print(f"{len(kept)} of {len(self.numbers)} mutants have a switch", flush=True)
@@ -254,20 +262,22 @@ class Switches:
         path = self.folder / (name.replace("/", "+") + ".o")
         source = self.folder / "source" / name
         result = self.build.compile(self.build.units[name], path,
-                                    ["-w", "-Og", "-fmax-errors=0", "-include", str(self.folder / "switch.h")],
+                                    ["-Wno-error", "-Werror=vla", "-Og", "-fmax-errors=0", "-include", str(self.folder / "switch.h")],
                                     source if source.exists() else None, self.folder / "source")
         return path, result.stderr if result.returncode != 0 else None
 
     def _wrong(self, errors, kept, name, is_last):
         """The mutants that do not compile: those just before an error or, in the last attempt, all of its line."""
-        wrong, source = set(), re.escape(str(self.folder / "source"))
-        for file, line, column, kind in re.findall(rf"{source}/([\w/.]+):(\d+):(\d+): (error|note|  required)?", errors):
-            numbers = re.finditer(r"needle_mutant\((\d+)\)", (self.folder / "source" / file).read_text().split("\n")[int(line) - 1])
-            numbers = [(match.start(), int(match[1])) for match in numbers]
+        wrong, around, source = set(), set(), re.escape(str(self.folder / "source"))
+        for file, line, column, kind in re.findall(rf"{source}/([\w/.]+):(\d+):(\d+): +(\w+)", errors):
+            code = (self.folder / "source" / file).read_text().split("\n")[int(line) - 1]
+            numbers = [(match.start(), int(match[1])) for match in re.finditer(r"needle_mutant\((\d+)\)", code)]
             before = [number for place, number in numbers if place < int(column)]
+            around |= {number for _, number in numbers}
             if kind == "error":
                 wrong |= set(before[-1:] if before and not is_last else [number for _, number in numbers])
-        if not wrong & set(kept):
+        wrong = wrong & set(kept) or around & set(kept)
+        if not wrong:
             raise SystemExit(f"mutate: {name} does not compile with switches:\n{errors}")
         return wrong
 
