@@ -120,6 +120,8 @@ class Judge:
         for program, setting in dict.fromkeys((program, setting) for program, setting, _ in RUNS):
             own = [test for test in tests if (test.program, test.setting) == (program, setting)]
             own.sort(key=tests.get)
+            while self.budget and sum(tests[test] for test in own) > self.budget:
+                own.pop()
             size = FIRST_PART
             while own:
                 part, own, size = own[:size], own[size:], 5 * size
@@ -131,7 +133,7 @@ class Judge:
                     return verdict
         return SURVIVED
 
-    timeout = 600
+    timeout, budget = 600, None
 
     @staticmethod
     def _run(command, folder, limit, setting="", **variables):
@@ -160,6 +162,7 @@ def main():
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build-mutate", help="folder to build in")
     parser.add_argument("--test", metavar="COMMAND", help="judge by this command, run where the programs are")
     parser.add_argument("--timeout", type=float, default=600, help="seconds of --test")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="of tests for one mutant, the quick ones; without it all")
     parser.add_argument("--programs", nargs="+", default=PROGRAMS, help="what to build: " + ", ".join(PROGRAMS))
     parser.add_argument("--list", action="store_true", help="only show the mutants")
     options = parser.parse_args()
@@ -177,7 +180,7 @@ def main():
     build = Build(ROOT, work, options.jobs, options.programs)
     switches = None if options.test else Switches(build, of_all, work / "switches")
     judge = Judge(build, switches, work, options.test)
-    judge.timeout = options.timeout
+    judge.timeout, judge.budget = options.timeout, options.budget
 
     explained, verdicts, start = explained_survivors(), [], time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
