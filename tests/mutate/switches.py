@@ -28,17 +28,26 @@ namespace {
 bool reached[%d];
 const int chosen = std::getenv("NEEDLE_MUTANT") ? std::atoi(std::getenv("NEEDLE_MUTANT")) : -1;
 
-/// Writes a line for each test: its name, its seconds and what it reached.
+/// Writes a line for what is reached before all tests, and one for each: its name, whether it failed, its seconds and what it
+/// reached.
 class Reached final : public testing::EmptyTestEventListener {
-  void OnTestStart(const testing::TestInfo&) override { std::fill(std::begin(reached), std::end(reached), false); }
-  void OnTestEnd(const testing::TestInfo& test) override {
-    std::ofstream file(std::getenv("NEEDLE_REACHED"), std::ios::app);
-    file << test.test_suite_name() << '.' << test.name() << ' ' << test.result()->Failed() << ' '
-         << test.result()->elapsed_time() / 1e3;
+  std::ofstream file_{std::getenv("NEEDLE_REACHED")};
+
+  void write_reached() {
     for (int i = 0; i < %d; ++i) {
-      if (reached[i]) file << ' ' << i;
+      if (reached[i]) file_ << ' ' << i;
+      reached[i] = false;
     }
-    file << std::endl;
+    file_ << std::endl;
+  }
+  void OnTestProgramStart(const testing::UnitTest&) override {
+    file_ << "start 0 0";
+    write_reached();
+  }
+  void OnTestEnd(const testing::TestInfo& test) override {
+    file_ << test.test_suite_name() << '.' << test.name() << ' ' << test.result()->Failed() << ' '
+          << test.result()->elapsed_time() / 1e3;
+    write_reached();
   }
 };
 
@@ -288,7 +297,6 @@ class Switches:
             if program not in self.build.programs:
                 continue
             report = self.folder / "reached.txt"
-            report.unlink(missing_ok=True)
             run([self.folder / program, f"--gtest_filter={pattern}", "--gtest_brief=1"],
                 env=environment(setting, NEEDLE_REACHED=str(report)))
             lines = [line.split() for line in report.read_text().splitlines()]
@@ -297,11 +305,12 @@ class Switches:
                 print(f"{len(failing)} tests fail on the sources as they are and are left out: " + ", ".join(failing[:10]))
             tests = [[program, setting, line[0], float(line[2]), [int(number) for number in line[3:]]]
                      for line in lines if line[1] == "0"]
-            # What the first test of a process alone reaches starts the device, as each test does that runs first.
-            others = {number for test in tests[1:] for number in test[4]}
-            start = [number for number in tests[0][4] if number not in others] if tests else []
-            for test in tests[1:]:
-                test[4] += start
+            # Whatever starts a process, or its first test alone reaches, belongs to each test that runs by itself.
+            others = {number for test in tests[2:] for number in test[4]}
+            start = tests.pop(0)[4]
+            start += [number for number in tests[0][4] if number not in others] if tests else []
+            for test in tests:
+                test[4] = sorted({*test[4], *start})
             print(f"{len(tests)} tests of {program} {setting} in {sum(test[3] for test in tests):.0f} s", flush=True)
             found += tests
         return found
