@@ -32,6 +32,7 @@ const HalfCase kCases[] = {
     {"offset_behind_all_keys", 1, 1, 1, 5, 8, {.causal = true, .offset = 100, .window = 3}},
     {"no_keys", 1, 2, 2, 3, 0},
     {"no_queries", 1, 2, 2, 0, 3},
+    {"no_batch", 0, 2, 2, 3, 3},
 };
 
 class AttentionHalf : public testing::TestWithParam<std::tuple<Device, HalfCase>> {
@@ -86,6 +87,12 @@ TEST_P(AttentionHalf, EqualsTheDefinition) {
       for (std::size_t i = 0; i < right.size(); ++i)
         EXPECT_TRUE(agrees(ours[i], right[i], bound_of(dtype), i == 0 ? 0 : largest_magnitude(seed)))
             << name_of(dtype) << ' ' << width << ' ' << i;
+      for (std::size_t i = 2; c.padded && i < 4; ++i) {  // exact zeros behind the mask
+        const NDArray real = mask.reshape({c.batch, 1, c.keys, 1}).broadcast_to(ours[i].shape());
+        const NDArray behind =
+            select(real, NDArray::zeros({}).broadcast_to(real.shape()), ours[i].to(cpu()).cast(DType::f32));
+        EXPECT_EQ(largest_magnitude(behind), 0) << name_of(dtype) << ' ' << width << ' ' << i;
+      }
     }
   }
 }
@@ -124,7 +131,7 @@ TEST_P(PackedAttentionHalf, OtherCallsOfTheWidthEqualTheDefinition) {
   const std::int64_t queries = 5, keys = 70;
   const auto draw = [&](const Shape& shape) { return normal(shape, 1, DType::f32).to(cpu()); };
   const NDArray seed = draw({1, 2, queries, 64});
-  const NDArrays inputs{draw({1, 2, queries, 66}), draw({1, 1, keys, 66}), draw({1, 1, keys, 66})};
+  const NDArrays inputs{draw({1, 2, queries, 72}), draw({1, 1, keys, 72}), draw({1, 1, keys, 72})};
   const auto part = [](const Tensor& x, std::int64_t first) { return slice(x, 3, first, first + 64); };
   using Attend = std::function<Tensor(const Tensors&)>;
   const auto with = [&](const AttentionOptions& options, bool biased = false) -> Attend {

@@ -259,6 +259,10 @@ TEST(CudaBackend, EmptyCallsLaunchNothing) {
   const View no_ids = two.slice(0, 0, 0).view(), table = some({3, 0}).view();
   EXPECT_EQ(launches_of([&] {
               cuda.random({}, {}, none);
+              const View steps = some({2, 3, 0}).view(), square = some({0, 0}).view();
+              cuda.recurrence(RecurrentCell::tanh, {steps, square, {}, numbers, {}, {}, steps, {}});
+              cuda.recurrence_gradient(RecurrentCell::tanh, {steps, square, {}, numbers, {}, {}, steps, {}},
+                                       {steps, {}, steps, steps, numbers, {}});
               cuda.scatter_add_rows(numbers, two.view(), table);
               cuda.gather_rows(table, no_ids, some({0, 0}).view());
               cuda.cross_entropy({}, some({0, 4}).view(), no_ids, none);
@@ -270,6 +274,16 @@ TEST(CudaBackend, EmptyCallsLaunchNothing) {
               cuda.norm_gradient(NormKind::layer, x, {}, kept, kept, x, {x}, {}, {});
             }),
             1u);
+}
+
+TEST(CudaBackend, RandomStreamsBeginAnywhere) {
+  const NDArray whole = some({12}), part = some({6});
+  for (const std::uint64_t position : {0, 1, 3, 4}) {
+    cuda_device()->random({}, {7, 0}, whole.view());
+    cuda_device()->random({}, {7, position}, part.view());
+    const auto first = static_cast<std::int64_t>(position);
+    EXPECT_TRUE(same(part, whole.slice(0, first, first + 6))) << position;
+  }
 }
 
 TEST(CudaBackend, TooManyRowsAreRefused) {
