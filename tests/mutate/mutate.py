@@ -2,9 +2,9 @@
 """Puts mistakes into the CUDA sources, one at a time, and sees whether the tests of kernels find them.
 
 Rules: a barrier, wait, commit or guard dropped; a comparison, an arithmetic operator, min or max swapped; a constant
-changed (tile sizes excepted). All of them that can be are compiled into one program, each behind a switch; the others are
-built one by one. Each runs, on the emulator, the tests that reach it, the quick
-ones first. Those that survive must stand in survivors.txt, each with a reason:
+changed (tile sizes excepted). Mutants that can stand beside what they change are all in one program, each behind a
+switch; the others are built one by one. Each runs, on the emulator, the tests that reach it, the quick ones first. Those
+that survive must stand in survivors.txt, each with a reason:
 
     backends/cuda/softmax.cu, softmax_kernel: BEFORE -> AFTER
         equivalent because ...
@@ -138,8 +138,8 @@ class Judge:
     @staticmethod
     def _run(command, folder, limit, setting="", **variables):
         try:
-            result = subprocess.run(command, cwd=folder, env=environment(setting, **variables), timeout=limit, text=True, errors="replace",
-                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            result = subprocess.run(command, cwd=folder, env=environment(setting, **variables), timeout=limit, text=True,
+                                    errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         except subprocess.TimeoutExpired:
             return FOUND + ": time-out"
         if result.returncode == 0:

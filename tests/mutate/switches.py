@@ -270,9 +270,10 @@ class Switches:
     def _compile(self, name):
         path = self.folder / (name.replace("/", "+") + ".o")
         source = self.folder / "source" / name
-        result = self.build.compile(self.build.units[name], path,
-                                    ["-Wno-error", "-Werror=vla", "-Og", "-fmax-errors=0", "-include", str(self.folder / "switch.h")],
-                                    source if source.exists() else None, self.folder / "source")
+        # An array of a size that is not constant any more is another type.
+        options = ["-Wno-error", "-Werror=vla", "-Og", "-fmax-errors=0", "-include", str(self.folder / "switch.h")]
+        result = self.build.compile(self.build.units[name], path, options, source if source.exists() else None,
+                                    self.folder / "source")
         return path, result.stderr if result.returncode != 0 else None
 
     def _wrong(self, errors, kept, name, is_last):
@@ -297,8 +298,10 @@ class Switches:
             if program not in self.build.programs:
                 continue
             report = self.folder / "reached.txt"
-            run([self.folder / program, f"--gtest_filter={pattern}", "--gtest_brief=1"],
-                env=environment(setting, NEEDLE_REACHED=str(report)))
+            result = run([self.folder / program, f"--gtest_filter={pattern}", "--gtest_brief=1"],
+                         env=environment(setting, NEEDLE_REACHED=str(report)))
+            if result.returncode < 0:
+                raise SystemExit(f"mutate: {program} crashes on the sources as they are:\n{result.stdout}{result.stderr}")
             lines = [line.split() for line in report.read_text().splitlines()]
             failing = [line[0] for line in lines if line[1] != "0"]
             if failing:
