@@ -114,6 +114,21 @@ TEST_P(ArrayMaths, CumulativeSumsOfLinesOfAnyLength) {
   EXPECT_EQ(cumulative_sum(Tensor(array({}, {2, 0})), 1).shape(), (Shape{2, 0}));
 }
 
+TEST_P(ArrayMaths, ManyRowsOfOneTargetAddUp) {
+  constexpr std::int64_t kRows = 30, kWidth = 3;
+  std::vector<std::int64_t> rows;
+  std::vector<double> numbers, wanted(2 * kWidth);
+  for (std::int64_t i = 0; i < kRows * kWidth; ++i) {
+    const std::int64_t target = i / kWidth % 7 == 2 ? 0 : 1;
+    if (i % kWidth == 0) rows.push_back(target);
+    numbers.push_back(static_cast<double>(i * i % 11));
+    wanted[static_cast<std::size_t>(target * kWidth + i % kWidth)] += numbers.back();
+  }
+  const Tensor table = leaf(std::vector<double>(2 * kWidth), {2, kWidth});
+  gather_rows(table, ids(rows, {kRows})).backward(array(numbers, {kRows, kWidth}));
+  EXPECT_TRUE(same(table.grad(), array(wanted, {2, kWidth})));
+}
+
 TEST_P(ArrayMaths, OneHot) {
   EXPECT_TRUE(same(one_hot(ids({2, 0, -1, 3}, {2, 2}), 3, exact()),
                    array({0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0}, {2, 2, 3})));
