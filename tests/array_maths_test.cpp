@@ -90,6 +90,45 @@ TEST_P(ArrayMaths, ArgmaxAndTopKTakeTheFirstOfEquals) {
   EXPECT_TRUE(contains(error_of([&] { top_k(x, 5); }), {"top_k", "5", "[2, 4]"}));
 }
 
+TEST_P(ArrayMaths, TopKOfNothing) {
+  const NDArray x = normal({2, 4}, 1);
+  EXPECT_EQ(top_k(x, 0).first.shape(), (Shape{2, 0}));
+  EXPECT_EQ(top_k(x.slice(0, 0, 0), 2).second.shape(), (Shape{0, 2}));
+  EXPECT_EQ(top_k(x.slice(1, 0, 0), 0).second.shape(), (Shape{2, 0}));
+}
+
+// Whole numbers, so that the order of additions changes nothing: of a warp, of a block and of several tiles.
+TEST_P(ArrayMaths, CumulativeSumsOfLinesOfAnyLength) {
+  for (const std::int64_t count : {1, 31, 33, 100, 1024, 2500}) {
+    std::vector<double> numbers(static_cast<std::size_t>(2 * count)), wanted(numbers.size());
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      numbers[i] = static_cast<double>(i * i % 7) - 2;
+      wanted[i] = numbers[i] + (i < 2 ? 0 : wanted[i - 2]);
+    }
+    const NDArray x = array(numbers, {count, 2});
+    EXPECT_TRUE(same(cumulative_sum(Tensor(x), 0).array(), array(wanted, {count, 2}))) << count;
+    EXPECT_TRUE(
+        same(cumulative_sum(Tensor(x.transpose()), 1).array().transpose(), array(wanted, {count, 2})));
+  }
+  EXPECT_EQ(cumulative_sum(Tensor(array({3}, {})), 0).item(), 3);
+  EXPECT_EQ(cumulative_sum(Tensor(array({}, {2, 0})), 1).shape(), (Shape{2, 0}));
+}
+
+TEST_P(ArrayMaths, ManyRowsOfOneTargetAddUp) {
+  constexpr std::int64_t kRows = 30, kWidth = 3;
+  std::vector<std::int64_t> rows;
+  std::vector<double> numbers, wanted(2 * kWidth);
+  for (std::int64_t i = 0; i < kRows * kWidth; ++i) {
+    const std::int64_t target = i / kWidth % 7 == 2 ? 0 : 1;
+    if (i % kWidth == 0) rows.push_back(target);
+    numbers.push_back(static_cast<double>(i * i % 11));
+    wanted[static_cast<std::size_t>(target * kWidth + i % kWidth)] += numbers.back();
+  }
+  const Tensor table = leaf(std::vector<double>(2 * kWidth), {2, kWidth});
+  gather_rows(table, ids(rows, {kRows})).backward(array(numbers, {kRows, kWidth}));
+  EXPECT_TRUE(same(table.grad(), array(wanted, {2, kWidth})));
+}
+
 TEST_P(ArrayMaths, OneHot) {
   EXPECT_TRUE(same(one_hot(ids({2, 0, -1, 3}, {2, 2}), 3, exact()),
                    array({0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0}, {2, 2, 3})));

@@ -1,8 +1,9 @@
 // Attention of bf16 and f16 arrays at the widths for which GPUs have tensor-core kernels, against float64 on
 // the CPU.
 #include <cmath>
+#include <functional>
 
-#include "needle/ops/attention.h"
+#include "needle/ops/ops.h"
 #include "tests/agree.h"
 #include "tests/on_devices.h"
 
@@ -31,6 +32,7 @@ const HalfCase kCases[] = {
     {"offset_behind_all_keys", 1, 1, 1, 5, 8, {.causal = true, .offset = 100, .window = 3}},
     {"no_keys", 1, 2, 2, 3, 0},
     {"no_queries", 1, 2, 2, 0, 3},
+    {"no_batch", 0, 2, 2, 3, 3},
 };
 
 class AttentionHalf : public testing::TestWithParam<std::tuple<Device, HalfCase>> {
@@ -85,6 +87,12 @@ TEST_P(AttentionHalf, EqualsTheDefinition) {
       for (std::size_t i = 0; i < right.size(); ++i)
         EXPECT_TRUE(agrees(ours[i], right[i], bound_of(dtype), i == 0 ? 0 : largest_magnitude(seed)))
             << name_of(dtype) << ' ' << width << ' ' << i;
+      for (std::size_t i = 2; c.padded && i < 4; ++i) {  // exact zeros behind the mask
+        const NDArray real = mask.reshape({c.batch, 1, c.keys, 1}).broadcast_to(ours[i].shape());
+        const NDArray behind =
+            select(real, NDArray::zeros({}).broadcast_to(real.shape()), ours[i].to(cpu()).cast(DType::f32));
+        EXPECT_EQ(largest_magnitude(behind), 0) << name_of(dtype) << ' ' << width << ' ' << i;
+      }
     }
   }
 }
@@ -115,6 +123,46 @@ TEST_P(PackedAttentionHalf, EqualsTheDefinition) {
                    ours = run(inputs, seed, dtype, dtype, device(), attend);
     for (std::size_t i = 0; i < right.size(); ++i)
       EXPECT_TRUE(agrees(ours[i], right[i], bound_of(dtype))) << name_of(dtype) << ' ' << i;
+  }
+}
+
+// Calls of that width that have no tensor-core kernel.
+TEST_P(PackedAttentionHalf, OtherCallsOfTheWidthEqualTheDefinition) {
+  const std::int64_t queries = 5, keys = 70;
+  const auto draw = [&](const Shape& shape) { return normal(shape, 1, DType::f32).to(cpu()); };
+  const NDArray seed = draw({1, 2, queries, 64});
+  const NDArrays inputs{draw({1, 2, queries, 72}), draw({1, 1, keys, 72}), draw({1, 1, keys, 72})};
+  const auto part = [](const Tensor& x, std::int64_t first) { return slice(x, 3, first, first + 64); };
+  using Attend = std::function<Tensor(const Tensors&)>;
+  const auto with = [&](const AttentionOptions& options, bool biased = false) -> Attend {
+    return [&, options, biased](const Tensors& x) {
+      AttentionOptions there = options;
+      if (options.allowed.defined()) there.allowed = options.allowed.to(x[0].device());
+      const NDArray bias =
+          draw({1, 2, queries, keys}).cast(x[0].dtype() == DType::f64 ? DType::f64 : DType::f32);
+      return attention(part(x[0], 0), part(x[1], 0), part(x[2], 0), there,
+                       biased ? Tensor(bias.to(x[0].device())) : Tensor());
+    };
+  };
+  AttentionOptions chosen;
+  chosen.allowed = binary(Less{}, draw({1, 2, queries, keys}), NDArray::zeros({}));
+  const std::pair<const char*, Attend> calls[] = {
+      {"soft cap", with({.soft_cap = 1})},
+      {"allowed", with(chosen)},
+      {"bias", with({}, true)},
+      {"narrow values",
+       [&](const Tensors& x) {
+         const Tensor y = attention(part(x[0], 0), part(x[1], 0), slice(x[2], 3, 0, 32));
+         return concatenate({y, y}, 3);
+       }},
+      {"rows at odd places",
+       [&](const Tensors& x) { return attention(part(x[0], 1), part(x[1], 1), part(x[2], 1)); }}};
+  for (const auto& [name, attend] : calls) {
+    const NDArrays right = run(inputs, seed, DType::bf16, DType::f64, cpu(), attend),
+                   ours = run(inputs, seed, DType::bf16, DType::bf16, device(), attend);
+    for (std::size_t i = 0; i < right.size(); ++i)
+      EXPECT_TRUE(agrees(ours[i], right[i], bound_of(DType::bf16), i == 0 ? 0 : largest_magnitude(seed)))
+          << name << ' ' << i;
   }
 }
 

@@ -81,6 +81,7 @@ const SizeCase kSizes[] = {
     {"offset_behind_all_keys", 1, 1, 1, 5, 8, 4, 4, {.causal = true, .offset = 100, .window = 3}},
     {"offset_before_all_keys", 1, 1, 1, 5, 8, 4, 4, {.causal = true, .offset = -3}},
     {"wide_rows", 1, 1, 1, 20, 33, 200, 150, {.causal = true}, false, true},
+    {"width_of_tensor_cores", 1, 2, 1, 5, 7, 64, 64},
     {"bias_alone", 2, 2, 2, 66, 70, 8, 8, {}, false, true},
 };
 
@@ -134,6 +135,33 @@ INSTANTIATE_TEST_SUITE_P(, AttentionSizes,
                            return std::string(std::get<1>(instance.param).name) + "_" +
                                   test_name(std::get<0>(instance.param).name());
                          });
+
+class AttentionGradients : public OnDevice {};
+INSTANTIATE_TEST_SUITE_P(, AttentionGradients, testing::ValuesIn(all_devices()), device_name);
+
+TEST_P(AttentionGradients, EachAloneIsWhatItIsAmongAll) {
+  const auto draw = [&](const Shape& shape, DType dtype) {
+    return normal(shape, static_cast<std::uint64_t>(shape.count()), dtype);
+  };
+  const Shape key_shape{1, 1, 7, 64};
+  for (const DType dtype : {exact(), DType::bf16}) {
+    NDArrays inputs{draw({1, 2, 5, 64}, dtype), draw(key_shape, dtype), draw(key_shape, dtype)};
+    if (dtype == exact()) inputs.push_back(draw({1, 2, 5, 7}, dtype));  // a bias
+    const NDArray seed = draw({1, 2, 5, 64}, dtype);
+    const auto gradients = [&](std::size_t wanted) {
+      Tensors leaves;
+      for (std::size_t i = 0; i < inputs.size(); ++i)
+        leaves.emplace_back(inputs[i], wanted == inputs.size() || wanted == i);
+      attention(leaves[0], leaves[1], leaves[2], {}, leaves.size() > 3 ? leaves[3] : Tensor()).backward(seed);
+      NDArrays found;
+      for (const Tensor& leaf : leaves) found.push_back(leaf.grad());
+      return found;
+    };
+    const NDArrays all = gradients(inputs.size());
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      EXPECT_TRUE(same(gradients(i)[i], all[i])) << name_of(dtype) << ' ' << i;
+  }
+}
 
 }  // namespace
 }  // namespace needle

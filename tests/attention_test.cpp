@@ -345,5 +345,21 @@ TEST_P(Attention, S04_WhatIsNotANumberStaysBehindTheMask) {
   }
 }
 
+TEST_P(Attention, S04_WhatIsNotANumberStaysBehindTheMaskInGradients) {
+  AttentionOptions options;
+  options.key_mask = mask({1, 1, 1, 1, 0}, {1, 5});
+  const NDArray query = normal({1, 1, 3, 4}, 1), key = normal({1, 1, 5, 4}, 2),
+                seed = normal({1, 1, 3, 3}, 4);
+  const auto gradients_at = [&](double hidden) {
+    NDArray value = normal({1, 1, 5, 3}, 3);
+    value.slice(2, 4, 5).assign(NDArray::full({1, 1, 1, 3}, hidden, exact(), device()));
+    const Tensors leaves{Tensor(query, true), Tensor(key, true), Tensor(value, true)};
+    attention(leaves[0], leaves[1], leaves[2], options).backward(seed);
+    return NDArrays{leaves[0].grad(), leaves[1].grad(), leaves[2].grad()};
+  };
+  const NDArrays right = gradients_at(0), ours = gradients_at(std::numeric_limits<double>::quiet_NaN());
+  for (std::size_t i = 0; i < right.size(); ++i) EXPECT_TRUE(agrees(ours[i], right[i])) << i;
+}
+
 }  // namespace
 }  // namespace needle

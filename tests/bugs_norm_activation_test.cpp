@@ -26,6 +26,23 @@ TEST_P(NormActivationBugs, BR025_LargeMeanAndSmallSpread) {
   EXPECT_TRUE(agrees(layer_norm(large).array(), array({-a, -b, b, a}), 1e-5));
 }
 
+// More rows than one block of the kernels adds up.
+TEST_P(NormActivationBugs, GradientsOfManyRowsEqualTheDefinition) {
+  const auto gradients_of = [&](auto norm) {
+    const Tensors leaves{Tensor(normal({70, 5}, 1), true), Tensor(normal({5}, 2), true),
+                         Tensor(normal({5}, 3), true)};
+    norm(leaves[0], leaves[1], leaves[2]).backward(normal({70, 5}, 4));
+    return NDArrays{leaves[0].grad(), leaves[1].grad(), leaves[2].grad()};
+  };
+  const NDArrays ours = gradients_of(
+      [](const Tensor& x, const Tensor& weight, const Tensor& bias) { return layer_norm(x, weight, bias); });
+  const NDArrays right = gradients_of([](const Tensor& x, const Tensor& weight, const Tensor& bias) {
+    return layer_norm_definition(x, weight, bias, 1e-5);
+  });
+  for (std::size_t i = 0; i < right.size(); ++i)
+    EXPECT_TRUE(agrees(ours[i], right[i], within(1e-12), 10)) << i;
+}
+
 TEST_P(NormActivationBugs, BR027_EpsilonInsideTheRootOfTheBiasedVariance) {
   for (const DType dtype : dtypes()) {
     const Tensor x(array({0.001, 0.002, 0.003}, {3}, dtype));

@@ -106,6 +106,27 @@ TEST_P(OpTable, Float32AgreesWithFloat64) {
   expect_agreement(run(op().function, single), run(op().function, widened(single)), 1e-5);
 }
 
+// Kernels that make several gradients leave out those that nobody wants, and add to those that are there.
+TEST_P(OpTable, EachGradientAloneIsWhatItIsAmongAllAndAddsUp) {
+  const NDArrays arrays = inputs(exact_dtype(device()));
+  const Outcome all = run(op().function, arrays);
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    Tensors leaves;
+    for (std::size_t k = 0; k < arrays.size(); ++k) leaves.emplace_back(arrays[k], k == i);
+    for (const double times : {1.0, 2.0}) {
+      const Tensor y = op().function(leaves);
+      if (!y.requires_grad()) break;
+      Generator random(5);
+      const NDArray seed =
+          NDArray::random({Distribution::Kind::normal, 0, 1}, y.shape(), random, DType::f32, y.device());
+      y.backward(seed.cast(y.dtype()));
+      EXPECT_TRUE(agrees(leaves[i].grad(), unary(MultiplyScalar{times}, all.gradients[i]),
+                         bound_on(device(), 1e-14), 1))
+          << "input " << i << ", " << times;
+    }
+  }
+}
+
 TEST_P(OpTable, SixteenBitTypesAgreeWithFloat64OrAreRefused) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     const NDArrays narrow = inputs(dtype);

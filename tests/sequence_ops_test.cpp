@@ -2,6 +2,9 @@
 // them.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cmath>
+
 #include "needle/nn/convolution.h"
 #include "needle/nn/recurrent.h"
 #include "tests/agree.h"
@@ -155,28 +158,30 @@ TEST_P(SequenceOps, BR047_AStateIsCarriedWithOrWithoutItsPast) {
   EXPECT_EQ(gradients(step(h1.detach()), {w})[0].item(), 1.5);
 }
 
-/// A layer of more units and rows than one block of the kernels holds, in float32 and over two groups of
-/// rows.
+/// Layers of more units and rows than one block of the kernels holds, in float32 and over two groups of rows,
+/// of so many rows that a block takes several, the last one fewer, and of so many weights that each step is a
+/// product by itself.
 TEST_P(SequenceOps, LargeRecurrencesAgreeWithTheirDefinition) {
   for (const RecurrentCell kind : kCells) {
-    for (const std::int64_t batch : {1, 19}) {
-      constexpr std::int64_t kTime = 5, kWidth = 37;
-      const std::int64_t gates = gates_of(kind) * kWidth;
+    const auto wide = static_cast<std::int64_t>(std::sqrt((1 << 18) / gates_of(kind))) + 1;
+    for (const auto [batch, time, width] :
+         {std::array<std::int64_t, 3>{1, 5, 37}, {19, 5, 37}, {66, 2, 5}, {2, 3, wide}}) {
+      const std::int64_t gates = gates_of(kind) * width;
       std::vector<std::uint8_t> real;
-      for (std::int64_t i = 0; i < batch * kTime; ++i) real.push_back(i % 7 != 3);
-      const auto run = [&](auto function, Device on, DType dtype) {
-        const NDArray which = NDArray::from(real, {batch, kTime}, on);
+      for (std::int64_t i = 0; i < batch * time; ++i) real.push_back(i % 7 != 3);
+      const auto run = [&, batch = batch, time = time, width = width](auto function, Device on, DType dtype) {
+        const NDArray which = NDArray::from(real, {batch, time}, on);
         const auto numbers = [&](const Shape& shape, std::uint64_t seed) {
           return normal(shape, seed, DType::f32).to(on).cast(dtype);
         };
         const auto leaf_of = [&](const Shape& shape, std::uint64_t seed, double size) {
           return Tensor(unary(MultiplyScalar{size}, numbers(shape, seed)), true);
         };
-        const Tensor input = leaf_of({batch, kTime, gates}, 1, 1), weight = leaf_of({kWidth, gates}, 2, 0.2),
-                     bias = leaf_of({gates}, 3, 0.2), state = leaf_of({batch, kWidth}, 4, 1),
-                     cell = kind == RecurrentCell::lstm ? leaf_of({batch, kWidth}, 5, 1) : Tensor();
+        const Tensor input = leaf_of({batch, time, gates}, 1, 1), weight = leaf_of({width, gates}, 2, 0.2),
+                     bias = leaf_of({gates}, 3, 0.2), state = leaf_of({batch, width}, 4, 1),
+                     cell = kind == RecurrentCell::lstm ? leaf_of({batch, width}, 5, 1) : Tensor();
         const RecurrentStates result = function(kind, input, weight, bias, state, cell, which);
-        Tensor loss = sum(result.states * Tensor(numbers({batch, kTime, kWidth}, 6)));
+        Tensor loss = sum(result.states * Tensor(numbers({batch, time, width}, 6)));
         if (cell.defined()) loss = loss + sum(result.last_cell * result.last_cell);
         loss.backward();
         NDArrays all{result.states.array(), input.grad(), weight.grad(), bias.grad(), state.grad()};

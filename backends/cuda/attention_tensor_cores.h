@@ -204,14 +204,14 @@ __device__ __forceinline__ void scale_and_mask(FragmentC (&scores)[kRowTiles][kC
 }
 
 /// Rounds the warp's sums to rows of a head, of which the first lies at `to`: to the first `count`, zeros to
-/// those that are not real. Goes by way of the warp's own rows of shared memory, for stores of 16 bytes.
+/// those that are not real. Goes by way of the warp's own rows of shared memory, for stores of 16 bytes; a
+/// barrier comes before, so that no lane reads these rows any more.
 template <int kRowTiles, class T, int kWidth>
 __device__ __forceinline__ void store_rows(T* to, std::int64_t row_stride,
                                            const FragmentC (&sum)[kRowTiles][kWidth / 8],
                                            TileRow<T, kWidth>* by_way_of, const RealRows& rows, int batch,
                                            int first) {
   const int lane = static_cast<int>(threadIdx.x % 32);
-  __syncwarp();  // no lane reads these rows any more
   NEEDLE_UNROLL
   for (int m = 0; m < kRowTiles; ++m) {
     NEEDLE_UNROLL

@@ -184,7 +184,6 @@ __global__ void __launch_bounds__(kAttentionThreads) gradient_kernel(Call<T> cal
 bool CudaBackend::attention_gradient_on_tensor_cores(const AttentionSettings& settings,
                                                      const AttentionArrays& arrays,
                                                      const AttentionGradients& gradients) {
-  if (gradients.bias.data) return false;
   const std::vector<View> others{gradients.output, gradients.query, gradients.key, gradients.value};
   return dispatch_tensor_cores(index_, settings, arrays, others, [&](auto tag, auto width) {
     using T = typename decltype(tag)::type;

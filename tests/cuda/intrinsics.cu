@@ -118,6 +118,11 @@ __global__ void __launch_bounds__(64) copy_rows_kernel(const uint4* x, uint4* y)
   __syncthreads();
   y[i] = rows[i];
 }
+__global__ void __launch_bounds__(1)
+    offset_kernel(needle::MergedAxes<1> axes, long long i, long long* offset) {
+  *offset = needle::cuda::offsets_of(axes, i)[0];
+}
+
 }  // namespace
 
 void warp_ops(int* results, int threads) {
@@ -147,5 +152,10 @@ void pack(Half type, const float* x, unsigned* words, int count) {
   launch(kernel, {dim3(1), dim3(static_cast<unsigned>(count))}, x, words);
 }
 void copy_rows_async(const uint4* x, uint4* y) { launch(copy_rows_kernel, {dim3(1), dim3(64)}, x, y); }
+
+void offset_of_many(long long i, long long* offset) {
+  const needle::View view{nullptr, needle::DType::f32, {3, 1ll << 31}, {1, 5}};
+  launch(offset_kernel, {dim3(1), dim3(1)}, needle::MergedAxes<1>({view}), i, offset);
+}
 
 }  // namespace intrinsics

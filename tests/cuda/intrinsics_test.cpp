@@ -252,6 +252,14 @@ TEST_P(Intrinsics, AsynchronousCopies) {
   }
 }
 
+TEST_P(Intrinsics, OffsetsOfMoreElementsThan32BitsCount) {
+  DeviceBuffer<long long> offset(1);
+  for (const long long i : {7ll, (2ll << 31) + 9}) {
+    intrinsics::offset_of_many(i, offset.get());
+    EXPECT_EQ(offset.to_host()[0], (i >> 31) + 5 * (i % (1ll << 31)));
+  }
+}
+
 #if defined(NEEDLE_CUDA_EMULATED)
 INSTANTIATE_TEST_SUITE_P(Order, Intrinsics, ::testing::Range(0, 10));
 #else

@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 
 PROGRAMS = ("needle_tests", "needle_cuda_tests")
@@ -74,7 +75,8 @@ class Build:
 
     def compile(self, unit, target, options=(), source=None, overlay=None):
         """Compiles a unit, with another source, or with the headers in `overlay` before those of the tree."""
-        command = [*unit.command[:1], *(["-I", str(overlay)] if overlay else []), *unit.command[1:], *options,
+        compiler = 2 if unit.command[0].endswith("ccache") else 1
+        command = [*unit.command[:compiler], *(["-I", str(overlay)] if overlay else []), *unit.command[compiler:], *options,
                    "-o", str(target), "-c", str(source or self.tree / unit.source)]
         return run(command, cwd=self.folder)
 
@@ -85,11 +87,14 @@ class Build:
         for name, path in objects.items():
             own = self.units[name].object
             if own in command:
-                command[command.index(own)] = str(path)
+                command.remove(own)
+                extra.append(str(path))
             elif "libneedle.a" in command:
                 extra.append(str(path))  # before the library, whose own is then not wanted
-        place = command.index("-o")
-        return run(command[:place] + extra + command[place:] + list(options), cwd=self.folder)
+        if shutil.which("ld.lld"):
+            options = [*options, "-fuse-ld=lld"]  # the quickest; each mutant waits for it
+        # First, so that their copies of functions in headers are taken.
+        return run(command[:1] + extra + command[1:] + list(options), cwd=self.folder)
 
 
 def environment(setting="", **others):

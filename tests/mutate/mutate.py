@@ -2,8 +2,9 @@
 """Puts mistakes into the CUDA sources, one at a time, and sees whether the tests of kernels find them.
 
 Rules: a barrier, wait, commit or guard dropped; a comparison, an arithmetic operator, min or max swapped; a constant
-changed (tile sizes excepted). Each mutant is compiled for the emulator and runs the tests that reach its line, the quick
-ones first. Those that survive must stand in survivors.txt, each with a reason:
+changed (tile sizes excepted). Mutants that can stand beside what they change are all in one program, each behind a
+switch; the others are built one by one. Each runs, on the emulator, the tests that reach it, the quick ones first. Those
+that survive must stand in survivors.txt, each with a reason:
 
     backends/cuda/softmax.cu, softmax_kernel: BEFORE -> AFTER
         equivalent because ...
@@ -21,13 +22,13 @@ import threading
 import time
 
 from build import PROGRAMS, Build, environment, run
-from coverage import RUNS, Coverage
 from rules import RULES, mutants
+from switches import RUNS, Switches
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SURVIVORS = pathlib.Path(__file__).with_name("survivors.txt")
 NO_BUILD, FOUND, SURVIVED, EXPLAINED = "no build", "found", "survived", ", as listed"
-PART = 50  # tests of one process; the quick ones come first
+FIRST_PART = 20  # tests of the first process; the quick ones come first
 
 
 def name_of(mutant):
@@ -64,85 +65,81 @@ def changed_lines(revision):
 
 
 def chosen_mutants(options):
-    """Those to try, and all of the files they are in."""
-    files = options.files or sorted(str(path.relative_to(ROOT)) for path in (ROOT / "backends/cuda").iterdir()
-                                    if path.suffix in (".cu", ".h"))
-    found = [mutant for file in files for mutant in mutants(file, (ROOT / file).read_text())]
-    of_files = found
+    """Those to try, and all there are."""
+    files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "backends/cuda").iterdir() if path.suffix in (".cu", ".h"))
+    of_all = [mutant for file in files for mutant in mutants(file, (ROOT / file).read_text())]
+    found = [mutant for mutant in of_all if options.files is None or mutant.file in options.files]
     if options.changed:
         changed = changed_lines(options.changed)
         untracked = set(run(["git", "ls-files", "-o", "--", "backends/cuda"], cwd=ROOT).stdout.splitlines())
         found = [mutant for mutant in found if mutant.line in changed[mutant.file] or mutant.file in untracked]
+    if options.rules:
+        found = [mutant for mutant in found if any(name in mutant.rule for name in options.rules)]
+    if options.only:
+        found = [mutant for mutant in found if options.only in name_of(mutant)]
     if options.sample and options.sample < len(found):
         found = random.Random(options.seed).sample(found, options.sample)
-    return found, of_files
+    return found, of_all
 
 
 class Judge:
-    """Builds and tests mutants, each thread in a folder of its own."""
+    """Tests mutants, by their switch or built each, every thread in a folder of its own."""
 
-    def __init__(self, build, coverage, work, command):
-        self.build, self.coverage, self.work, self.command = build, coverage, work, command
+    def __init__(self, build, switches, work, command):
+        self.build, self.switches, self.work, self.command = build, switches, work, command
         self.threads = {}
 
     def verdict(self, mutant):
         folder = self.work / f"job-{self.threads.setdefault(threading.get_ident(), len(self.threads))}"
         shutil.rmtree(folder, ignore_errors=True)
         (folder / pathlib.Path(mutant.file).parent).mkdir(parents=True)
+        number = self.switches.numbers.get(mutant) if self.switches else None
+        if number is not None:
+            return self._test(mutant, self.switches.folder, folder, number)
         (folder / mutant.file).write_text(mutant.text)
-        if mutant.file.endswith(".cu"):
-            return self._try(mutant, folder, [mutant.file])
-        units = [name for name, unit in self.build.units.items() if mutant.file in unit.headers]
-        if self.command:
-            return self._try(mutant, folder, units)
-        # A header's mistake is most often found in the first file that uses the line; the others are then not compiled.
-        using = [unit for unit in units if self.coverage.tests_of(unit, mutant.file, mutant.line)]
-        using.sort(key=lambda unit: self.coverage.compile_seconds[unit])
-        if not using:
-            return SURVIVED + ": no test reaches it"
-        verdict = self._try(mutant, folder, using[:1])
-        return self._try(mutant, folder, using) if verdict.startswith(SURVIVED) and len(using) > 1 else verdict
-
-    def _try(self, mutant, folder, units):
         objects = {}
-        for name in units:
+        for name, unit in self.build.units.items():
+            if name != mutant.file and mutant.file not in unit.headers:
+                continue
             objects[name] = folder / (name.replace("/", "+") + ".o")
             source = folder / mutant.file if name == mutant.file else None
             # Warnings, such as of a value that is not used any more, are no verdict; most mutants fall before speed counts.
             if self.build.compile(self.build.units[name], objects[name], ["-w", "-Og"], source, folder).returncode != 0:
                 return NO_BUILD
         for program in self.build.programs:
-            (folder / program).unlink(missing_ok=True)
+            if self.build.link(program, objects, folder / program).returncode != 0:
+                return NO_BUILD
         if self.command:
-            for program in self.build.programs:
-                if self.build.link(program, objects, folder / program).returncode != 0:
-                    return NO_BUILD
             return self._run(["bash", "-c", self.command], folder, self.timeout)
-        tests = set().union(*(self.coverage.tests_of(unit, mutant.file, mutant.line) for unit in units))
+        return self._test(mutant, folder, folder, -1)
+
+    def _test(self, mutant, programs, folder, number):
+        tests = self.switches.tests_of(mutant)
         if not tests:
             return SURVIVED + ": no test reaches it"
         for program, setting in dict.fromkeys((program, setting) for program, setting, _ in RUNS):
             own = [test for test in tests if (test.program, test.setting) == (program, setting)]
-            own.sort(key=self.coverage.seconds.get)
-            if own and not (folder / program).exists():
-                if self.build.link(program, objects, folder / program).returncode != 0:
-                    return NO_BUILD
+            own.sort(key=tests.get)
+            while self.budget and sum(tests[test] for test in own) > self.budget:
+                own.pop()
+            size = FIRST_PART
             while own:
-                part, own = own[:PART], own[PART:]
-                limit = 20 + 5 * sum(self.coverage.seconds[test] for test in part)
-                verdict = self._run([folder / program, "--gtest_fail_fast", "--gtest_brief=1",
-                                     "--gtest_filter=" + ":".join(test.name for test in part)], folder, limit, setting)
+                part, own, size = own[:size], own[size:], 5 * size
+                limit = 60 + 10 * sum(tests[test] for test in part)
+                verdict = self._run([programs / program, "--gtest_fail_fast", "--gtest_brief=1",
+                                     "--gtest_filter=" + ":".join(test.name for test in part)], folder, limit, setting,
+                                    NEEDLE_MUTANT=str(number))
                 if verdict != SURVIVED:
                     return verdict
         return SURVIVED
 
-    timeout = 600
+    timeout, budget = 600, None
 
     @staticmethod
-    def _run(command, folder, limit, setting=""):
+    def _run(command, folder, limit, setting="", **variables):
         try:
-            result = subprocess.run(command, cwd=folder, env=environment(setting), timeout=limit, text=True, errors="replace",
-                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            result = subprocess.run(command, cwd=folder, env=environment(setting, **variables), timeout=limit, text=True,
+                                    errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         except subprocess.TimeoutExpired:
             return FOUND + ": time-out"
         if result.returncode == 0:
@@ -156,17 +153,24 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", nargs="+", help="sources to put mistakes into; all of backends/cuda without it")
     parser.add_argument("--changed", metavar="REVISION", help="only lines that differ from this revision")
+    parser.add_argument("--rules", nargs="+", metavar="NAME", help="only mutants of rules with these names or parts of them, "
+                        "e.g. barrier wait commit guard; all of them: " + ", ".join(RULES))
+    parser.add_argument("--only", metavar="TEXT", help="only mutants with this text in the name that survivors.txt gives them")
     parser.add_argument("--sample", type=int, metavar="N", help="only so many, drawn by chance")
     parser.add_argument("--seed", type=int, default=1, help="of that chance")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build-mutate", help="folder to build in")
     parser.add_argument("--test", metavar="COMMAND", help="judge by this command, run where the programs are")
     parser.add_argument("--timeout", type=float, default=600, help="seconds of --test")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="of tests for one mutant, the quick ones; without it all")
     parser.add_argument("--programs", nargs="+", default=PROGRAMS, help="what to build: " + ", ".join(PROGRAMS))
     parser.add_argument("--list", action="store_true", help="only show the mutants")
     options = parser.parse_args()
+    for name in options.rules or ():
+        if not any(name in rule for rule in RULES):
+            parser.error(f"no rule has '{name}' in its name; there are: " + ", ".join(RULES))
 
-    chosen, of_files = chosen_mutants(options)
+    chosen, of_all = chosen_mutants(options)
     if options.list:
         for mutant in chosen:
             print(f"{place_of(mutant)} {mutant.function}: {mutant.before} -> {mutant.after}")
@@ -174,13 +178,9 @@ def main():
         return 0
     work = options.work.resolve()
     build = Build(ROOT, work, options.jobs, options.programs)
-    coverage = None
-    if not options.test:
-        files = {mutant.file for mutant in chosen}
-        units = [name for name, unit in build.units.items() if name in files or unit.headers & files]
-        coverage = Coverage(build, units, work / "coverage")
-    judge = Judge(build, coverage, work, options.test)
-    judge.timeout = options.timeout
+    switches = None if options.test else Switches(build, of_all, work / "switches")
+    judge = Judge(build, switches, work, options.test)
+    judge.timeout, judge.budget = options.timeout, options.budget
 
     explained, verdicts, start = explained_survivors(), [], time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
@@ -190,7 +190,7 @@ def main():
             verdicts.append(verdict)
             print(f"{len(verdicts):5} {verdict:24} {place_of(mutant)}: {mutant.before} -> {mutant.after}", flush=True)
     print(f"\n{len(chosen)} mutants in {(time.monotonic() - start) / 60:.0f} minutes")
-    listed_in_vain = set(explained) - {name_of(mutant) for mutant in of_files} if options.files is None else set()
+    listed_in_vain = set(explained) - {name_of(mutant) for mutant in of_all}
     listed_in_vain |= {name_of(mutant) for mutant, verdict in zip(chosen, verdicts)
                        if verdict.startswith(FOUND) and name_of(mutant) in explained}
     return report(chosen, verdicts, listed_in_vain)

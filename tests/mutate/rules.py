@@ -21,14 +21,15 @@ def other_number(match):
 OTHER_END = {"min": "max", "max": "min", "fminf": "fmaxf", "fmaxf": "fminf", "Min": "Max", "Max": "Min",
              "Minimum": "Maximum", "Maximum": "Minimum"}
 NO_ELSE = r"(?<!else )"
+PARENTHESES = r"\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\)"  # that match
 
 RULES = {
     "barrier dropped": [(r"^\s*__sync(threads|warp)\(.*?\);", ""), (r"__syncthreads_(and|or|count)(?=\()", "")],
     "wait dropped": [(r"^\s*(__pipeline_wait_prior|wait_for_\w+)\(.*?\);", "")],
     "commit dropped": [(r"^\s*__pipeline_commit\(\);", "")],
     "guard dropped": [
-        (NO_ELSE + r"\bif \(.*\) (continue|return|break)\b[^;]*;", ";"),  # with the early end that it guards
-        (NO_ELSE + r"\bif \(.*\)(?= [^;{]+;\s*$| \{\s*$|\s*$)", ""),  # alone: what it guards is always done
+        (NO_ELSE + r"\bif " + PARENTHESES + r" (continue|return|break)\b[^;]*;", ";"),  # with the early end that it guards
+        (NO_ELSE + r"\bif " + PARENTHESES + r"(?= [^;{]+;\s*$| \{\s*$|\s*$)", ""),  # alone: what it guards is always done
         (r"^\s*(cuda::)?(require\w*|check_\w+)\(.*\);\s*$", ""),
     ],
     "comparison": swap("<", "<=") + swap(">", ">=") + swap("==", "!=") + swap("&&", "||") + [(r"!(?=[\w(:])", "")],
