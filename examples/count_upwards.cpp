@@ -24,8 +24,7 @@ int main() {
         labels.push_back((first + t + 1) % 10);
       }
     }
-    const Tensor loss =
-        model.loss({NDArray::from(ids, {8, 12}), {}, {}}, NDArray::from(labels, {8, 12}));
+    const Tensor loss = model.loss({NDArray::from(ids, {8, 12}), {}, {}}, NDArray::from(labels, {8, 12}));
     loss.backward();
     optimizer.step(3e-3);
     optimizer.clear_gradients();
