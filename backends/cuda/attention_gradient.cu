@@ -84,7 +84,6 @@ __global__ void __launch_bounds__(kThreads, 2) query_gradient_kernel(Call call, 
   NEEDLE_SHARED(Shared, shared);
   Place place = call.query_place();
   const int first_column = static_cast<int>(blockIdx.y) * kColumns;
-  const int rows = call.pairs.queries - place.query;
   const Range keys = call.pairs.keys_of_tile(place.query);
   Sums<kColumns> sums = {};
   for (place.key = keys.first / kTile * kTile; place.key < keys.last; place.key += kTile) {
@@ -103,7 +102,7 @@ __global__ void __launch_bounds__(kThreads, 2) query_gradient_kernel(Call call, 
     if (!gradients.query.data) continue;
     pass_cap(call, shared, slopes);
     put_weights(shared, slopes);
-    add_weighted<kColumns>(sums, shared, rows, key, place.key, first_column);
+    add_weighted<kColumns>(sums, shared, call.pairs.queries - place.query, key, place.key, first_column);
   }
   if (!gradients.query.data) return;
   store_rows<kColumns>(gradients.query.of(place.batch, place.head), place.query, first_column, sums,
