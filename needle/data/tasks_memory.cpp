@@ -110,17 +110,12 @@ Task recall_task(std::int64_t distance) {
       random.shuffle(new_keys);
       std::vector<Pair> known;  // each key with the last slot that shows it
       for (std::int64_t i = 0; i < 2 * half; ++i, ++slot) {
-        // A key that will be too far back is asked for in time.
-        const auto last_chance =
-            std::ranges::find_if(known, [&](const Pair& pair) { return pair.slot == slot - slots; });
-        const bool asks =
-            last_chance != known.end() || (i >= half && (i == half || random.uniform() < asked_share));
-        if (asks) {
-          const auto asked =
-              last_chance != known.end() ? last_chance : known.begin() + random.below(std::ssize(known));
-          example.add(asked->key, asked->value, 2 * (slot - asked->slot));
-          example.add(asked->value);
-          asked->slot = slot;
+        std::erase_if(known, [&](const Pair& pair) { return pair.slot < slot - slots; });  // too far back
+        if (i >= half && !known.empty() && (i == half || random.uniform() < asked_share)) {
+          Pair& asked = known[static_cast<std::size_t>(random.below(std::ssize(known)))];
+          example.add(asked.key, asked.value, 2 * (slot - asked.slot));
+          example.add(asked.value);
+          asked.slot = slot;
         } else if (i < half && is_pair[static_cast<std::size_t>(i)]) {
           known.push_back({new_keys.back(), one_of(values, random), slot});
           new_keys.pop_back();
