@@ -85,7 +85,7 @@ void run_bench(const BenchOptions& options) {
   if (!options.against.empty()) {
     require(options.names.size() == 1, "bench: --against wants one --work");
     return run_against(
-        options.names[0],
+        {{"work", options.names[0]}, {"precision", name_of_choice(options.precision)}},
         [&] { return 1e3 * measure_apart(options.names[0], options, now()).at("seconds").get<double>(); },
         options.against, options.key, options.json);
   }

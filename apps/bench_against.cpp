@@ -61,7 +61,7 @@ double number_of_command(const std::string& command, const std::string& key) {
 
 }  // namespace
 
-void run_against(const std::string& name, const std::function<double()>& measure, const std::string& command,
+void run_against(nlohmann::json about, const std::function<double()>& measure, const std::string& command,
                  const std::string& key, bool json) {
   constexpr int kRounds = 5;
   std::vector<double> ours, theirs, ratios;
@@ -75,18 +75,18 @@ void run_against(const std::string& name, const std::function<double()>& measure
                      *std::max_element(values.begin(), values.end())};
   };
   if (json) {
-    return print_json({{"work", name},
-                       {"ours_ms", ours},
-                       {"theirs_ms", theirs},
-                       {"ratio", median(ratios)},
-                       {"ratio_spread", spread(ratios)}});
+    about.update({{"ours_ms", ours},
+                  {"theirs_ms", theirs},
+                  {"ratio", median(ratios)},
+                  {"ratio_spread", spread(ratios)}});
+    return print_json(about);
   }
   const auto row = [&](const char* label, const std::vector<double>& values, const char* unit) {
     print_row(label, fixed(median(values), 2) + unit + ", " + fixed(spread(values).first, 2) + " to " +
                          fixed(spread(values).second, 2) + " in " + std::to_string(kRounds) +
                          " rounds by turns");
   };
-  row(name.c_str(), ours, " ms");
+  row(about.at("work").get<std::string>().c_str(), ours, " ms");
   row("command", theirs, " ms");
   row("ratio", ratios, " times the command's time over ours");
 }

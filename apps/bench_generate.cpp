@@ -140,7 +140,7 @@ void run_decoding(const DecodeOptions& options) {
   const Device device = use(options.compute);
   if (!options.against.empty()) {
     return run_against(
-        options.names[0] + " decoding",
+        {{"work", options.names[0] + " decoding"}, {"batch", options.batches[0]}, {"int8", options.int8}},
         [&] {
           return measure_decoding(options.names[0], options.batches[0], options, device)
               .at("median_ms")

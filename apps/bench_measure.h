@@ -33,8 +33,8 @@ double process_age();
 nlohmann::json measure_apart(const std::string& name, const BenchOptions& options, double program_start);
 
 /// `measure`, which gives milliseconds, and another command by turns, and the ratio of their times, theirs to
-/// ours: printed.
-void run_against(const std::string& name, const std::function<double()>& measure, const std::string& command,
+/// ours: printed. `about` holds the name of the "work", and what else is said of it in JSON.
+void run_against(nlohmann::json about, const std::function<double()>& measure, const std::string& command,
                  const std::string& key, bool json);
 /// Adds `needle bench generate`.
 void add_bench_generate(CLI::App& bench);

@@ -11,22 +11,13 @@
 #include "apps/generate_rows.h"
 #include "apps/options.h"
 #include "apps/terminal.h"
+#include "needle/generate/names_of_choices.h"
 #include "needle/generate/score.h"
 #include "needle/io/files.h"
 
 namespace needle {
 
 namespace {
-
-ChoiceNames<Overflow> overflow_names() {
-  return {{"stop", Overflow::stop}, {"recompute", Overflow::recompute}};
-}
-ChoiceNames<DType> storage_names() {
-  return {{"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}};
-}
-ChoiceNames<PaddingSide> padding_names() {
-  return {{"left", PaddingSide::left}, {"right", PaddingSide::right}};
-}
 
 struct GenerateOptions {
   std::string checkpoint, prompt, prompt_file, score_file;
@@ -64,9 +55,10 @@ std::vector<Prompt> prompts_of(const GenerateOptions& options, const SavedModel&
   }
   if (options.prompt_file.empty()) return {prompt_of(saved, options.prompt)};
   std::vector<Prompt> prompts;
-  for (const std::string& line : lines_of(options.prompt_file)) prompts.push_back(prompt_of(saved, line));
-  require(!prompts.empty(), "generate: ", options.prompt_file == "-" ? "standard input" : options.prompt_file,
-          " holds no prompt; one line is one prompt");
+  const std::string name = options.prompt_file == "-" ? "standard input" : options.prompt_file;
+  for (const std::string& line : lines_of(options.prompt_file))
+    prompts.push_back(prompt_of(saved, line, name, std::ssize(prompts) + 1));
+  require(!prompts.empty(), "generate: ", name, " holds no prompt; one line is one prompt");
   return prompts;
 }
 
@@ -217,20 +209,16 @@ void add_generate(CLI::App& program, Outcome&) {
       ->group(how);
 
   const char* computing = "Computing";
-  add_choice(*command, "--overflow", rows.decoding.overflow, "Once the context is full", overflow_names())
-      ->group(computing);
+  add_choice(*command, "--overflow", rows.decoding.overflow, "Once the context is full")->group(computing);
   command->add_flag("--no-cache", options->no_cache, "Read the whole text again for each token")
       ->group(computing);
-  add_choice(*command, "--cache", options->storage, "Type of the keys and values that are kept",
-             storage_names())
-      ->default_str("f32")
+  add_choice(*command, "--cache", options->storage, "Type of the keys and values that are kept")
       ->group(computing);
   command->add_flag("--int8", options->int8, "Weights of maps in 8 bits: faster, and nearly the same")
       ->group(computing);
   add_value(*command, "--chunk", rows.decoding.chunk, "Positions of one pass over a prompt; 0: all")
       ->group(computing);
-  add_choice(*command, "--padding", rows.decoding.padding, "Where shorter prompts of a batch are filled up",
-             padding_names())
+  add_choice(*command, "--padding", rows.decoding.padding, "Where shorter prompts of a batch are filled up")
       ->group(computing);
   add_value(*command, "--batch", rows.rows, "Texts of one batch")->group(computing);
   add_compute_options(*command, options->compute, computing);

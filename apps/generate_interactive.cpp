@@ -47,6 +47,7 @@ void write_interactively(SavedModel& saved, const RowsSettings& settings, Device
   const std::filesystem::path file = terminal ? history_file() : std::filesystem::path();
   if (terminal) {
     using_history();
+    stifle_history(1000);
     if (!file.empty()) read_history(file.c_str());
     std::cerr << "an empty line writes from the beginning; Ctrl-D ends\n";
   }

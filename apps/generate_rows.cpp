@@ -1,124 +1,19 @@
 #include "apps/generate_rows.h"
 
-#include <chrono>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "apps/generate_speed.h"
 #include "apps/terminal.h"
 #include "apps/writing.h"
-#include "needle/counters.h"
 #include "needle/generate/beam.h"
+#include "needle/generate/names_of_choices.h"
 #include "needle/generate/text_stream.h"
 
 namespace needle {
 
 namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-const char* word_of(Ended ended) {
-  switch (ended) {
-    case Ended::length:
-      return "length";
-    case Ended::end_token:
-      return "end_token";
-    case Ended::stop_string:
-      return "stop_string";
-    case Ended::context:
-      return "context";
-  }
-  return "";
-}
-
-/// Adds up the operations of a sequence's attention over itself.
-struct AttentionOperations final : Observer {
-  double operations = 0;
-  void after(const OpEvent& event) override {
-    if (std::string_view(event.op) == "attention" && event.path.find(".cross") == std::string::npos)
-      operations += tally_of(event).operations;
-  }
-};
-
-/// What the passes of all batches took.
-struct Speed {
-  double started = now(), batch_started = 0, pass_started = 0;
-  double prompt_seconds = 0, decode_seconds = 0, first_token = 0;
-  std::int64_t prompt_tokens = 0, passes = 0, decoded = 0, rebuilds = 0;
-  std::size_t cache_bytes = 0;
-  std::int64_t cache_rows = 0, cache_positions = 0;
-  AttentionOperations attention;
-  double pairs_by_formula = 0;
-  bool is_decoding = false;
-
-  void begin_batch() {
-    is_decoding = false;
-    pass_started = now();
-  }
-  /// After the prompts, and after each token, were read.
-  void note(const Decoding& batch) {
-    const double seconds = now() - pass_started;
-    if (!is_decoding) {
-      prompt_seconds += seconds;
-      for (const TokenRow& row : batch.rows()) prompt_tokens += std::ssize(row);
-      if (batch.cache_bytes() > cache_bytes) {
-        cache_bytes = batch.cache_bytes();
-        cache_rows = std::ssize(batch.rows());
-        cache_positions = batch.cache_longest();
-      }
-      attention.operations = 0;
-    } else {
-      decode_seconds += seconds;
-      decoded += std::ssize(batch.rows());
-      ++passes;
-    }
-    rebuilds += batch.rebuilds() > 1;
-    is_decoding = true;
-    pass_started = now();
-  }
-};
-
-void tell(const Speed& speed, const ModelConfig& model, const RowsSettings& settings, double pairs) {
-  const auto row = [](const char* label, const std::string& text) {
-    std::cerr << label << std::string(15 - std::string_view(label).size(), ' ') << text << '\n';
-  };
-  const auto rate = [](std::int64_t tokens, double seconds) {
-    return with_commas(static_cast<std::int64_t>(static_cast<double>(tokens) / std::max(seconds, 1e-9))) +
-           " tokens/s";
-  };
-  std::cerr << '\n';
-  row("prompt", with_commas(speed.prompt_tokens) + " tokens in " + fixed(1e3 * speed.prompt_seconds, 1) +
-                    " ms, " + rate(speed.prompt_tokens, speed.prompt_seconds));
-  row("first token", "after " + fixed(1e3 * (speed.first_token - speed.started), 1) + " ms");
-  if (speed.passes > 0) {
-    row("decoding", with_commas(speed.decoded) + " tokens in " + fixed(speed.decode_seconds, 2) + " s, " +
-                        rate(speed.decoded, speed.decode_seconds) + ", " +
-                        fixed(1e3 * speed.decode_seconds / static_cast<double>(speed.passes), 2) +
-                        " ms a pass");
-  }
-  if (!settings.decoding.cache) return row("cache", "none");
-  if (model.kind == ModelKind::decoder) {
-    const DType storage = settings.decoding.storage.value_or(DType::f32);
-    const std::int64_t width = model.width / model.heads;
-    const std::int64_t formula = 2 * speed.cache_rows * model.layers * speed.cache_positions *
-                                 model.key_value_heads * width * static_cast<std::int64_t>(size_of(storage));
-    row("cache", with_commas(static_cast<std::int64_t>(speed.cache_bytes)) + " bytes; 2 x " +
-                     with_commas(speed.cache_rows) + " rows x " + with_commas(model.layers) + " layers x " +
-                     with_commas(speed.cache_positions) + " positions x " +
-                     with_commas(model.key_value_heads) + " heads x " + with_commas(width) + " x " +
-                     with_commas(static_cast<std::int64_t>(size_of(storage))) + " = " + with_commas(formula));
-    if (speed.rebuilds == 0 && model.window == 0) {
-      row("pairs", with_commas(static_cast<std::int64_t>(pairs)) +
-                       " a layer and head counted; GP + G(G+1)/2 = " +
-                       with_commas(static_cast<std::int64_t>(speed.pairs_by_formula)));
-    }
-  } else {
-    row("state", with_commas(static_cast<std::int64_t>(speed.cache_bytes)) + " bytes for " +
-                     with_commas(speed.cache_rows) + " rows");
-  }
-}
 
 /// Ids as text; where there is no vocabulary, as the numbers that they are.
 std::string shown(const Tokenizer& tokenizer, std::span<const std::int64_t> ids) {
@@ -206,8 +101,9 @@ nlohmann::json json_of(const Answer& answer, const Tokenizer& tokenizer) {
     }
     alternatives.push_back(std::move(of_token));
   }
-  nlohmann::json json{
-      {"ids", answer.ids}, {"log_probabilities", answer.log_probabilities}, {"ended", word_of(answer.ended)}};
+  nlohmann::json json{{"ids", answer.ids},
+                      {"log_probabilities", answer.log_probabilities},
+                      {"ended", name_of_choice(answer.ended)}};
   if (!answer.alternatives.empty() && !answer.alternatives[0].empty()) json["alternatives"] = alternatives;
   return json;
 }
@@ -239,7 +135,7 @@ void write_beams(SavedModel& saved, const std::vector<Prompt>& prompts, const Ro
                     {"ids", beam.ids},
                     {"log_probability", beam.log_probability},
                     {"score", beam.score},
-                    {"ended", word_of(beam.ended)}});
+                    {"ended", name_of_choice(beam.ended)}});
       } else {
         std::cout << fixed(beam.score, 3) << "  " << (translates ? "" : prompt.text) << text << '\n';
       }
@@ -249,10 +145,11 @@ void write_beams(SavedModel& saved, const std::vector<Prompt>& prompts, const Ro
 
 }  // namespace
 
-Prompt prompt_of(const SavedModel& saved, const std::string& text) {
+Prompt prompt_of(const SavedModel& saved, const std::string& text, const std::string& source,
+                 std::int64_t line) {
   if (saved.settings.model.kind == ModelKind::encoder_decoder)
-    return {text, saved.tokenizer.encode(text, "the prompt")};
-  return {text, prompt_ids(saved.tokenizer, saved.settings.data.source, text)};
+    return {text, saved.tokenizer.encode(text, source, line)};
+  return {text, prompt_ids(saved.tokenizer, saved.settings.data.source, text, source, line)};
 }
 
 void write_rows(SavedModel& saved, const std::vector<Prompt>& prompts, const RowsSettings& settings,
@@ -261,14 +158,12 @@ void write_rows(SavedModel& saved, const std::vector<Prompt>& prompts, const Row
   if (wanted.new_tokens == 0) wanted.new_tokens = saved.model->config().context;
   if (wanted.beams > 0) return write_beams(saved, prompts, wanted, device);
   const bool translates = saved.settings.model.kind == ModelKind::encoder_decoder;
-  const ModelConfig model = saved.model->config().resolved();
   std::vector<TokenRow> rows;
   for (const Prompt& prompt : prompts)
     rows.insert(rows.end(), static_cast<std::size_t>(wanted.count), prompt.ids);
   Screen screen(prompts, wanted.count, saved, wanted);
   const Generator random(wanted.seed);
-  Speed speed;
-  double pairs = 0;
+  GenerationSpeed speed(saved.model->config().resolved(), wanted.decoding);
   for (std::size_t first = 0; first < rows.size(); first += static_cast<std::size_t>(wanted.rows)) {
     const std::size_t last = std::min(rows.size(), first + static_cast<std::size_t>(wanted.rows));
     std::vector<TokenRow> batch(rows.begin() + static_cast<std::ptrdiff_t>(first),
@@ -287,11 +182,11 @@ void write_rows(SavedModel& saved, const std::vector<Prompt>& prompts, const Row
       batch.assign(batch.size(), TokenRow{kBeginId});
     }
     how.on_token = [&](std::int64_t row, std::int64_t id) {
-      if (speed.first_token == 0) speed.first_token = now();
+      speed.note_token();
       // The name of an end token is no part of the text.
       if (std::ranges::count(how.ends, id) == 0) screen.push(first + static_cast<std::size_t>(row), id);
     };
-    how.on_pass = [&](const Decoding& decoding) { speed.note(decoding); };
+    how.on_pass = [&](const Decoding& decoding) { speed.note_pass(decoding); };
     // Each row's own, since the text decides.
     for (std::size_t row = first; row < last && !wanted.stops.empty(); ++row) {
       how.rows.push_back(how);
@@ -299,23 +194,14 @@ void write_rows(SavedModel& saved, const std::vector<Prompt>& prompts, const Row
         return screen.has_stopped(row);
       };
     }
-    speed.begin_batch();
-    std::vector<Answer> answers;
-    {
-      const ObserverScope scope(&speed.attention);
-      answers = generate(*saved.model, batch, how, random, device);
-    }
-    if (model.kind == ModelKind::decoder) {
-      const double width = static_cast<double>(model.width) / static_cast<double>(model.heads);
-      pairs += speed.attention.operations / (4 * width) / static_cast<double>(model.layers * model.heads);
-    }
+    const std::vector<Answer> answers =
+        speed.watch([&] { return generate(*saved.model, batch, how, random, device); });
     for (std::size_t i = 0; i < answers.size(); ++i) {
-      const auto steps = std::max(0.0, static_cast<double>(answers[i].ids.size()) - 1);
-      speed.pairs_by_formula += steps * static_cast<double>(batch[i].size()) + steps * (steps + 1) / 2;
+      speed.count(batch[i].size(), answers[i].ids.size());
       screen.finish(first + i, json_of(answers[i], saved.tokenizer));
     }
   }
-  if (wanted.speed) tell(speed, model, wanted, pairs);
+  if (wanted.speed) speed.tell();
 }
 
 }  // namespace needle

@@ -31,8 +31,9 @@ struct Prompt {
   std::string text;
   TokenRow ids;
 };
-/// The prompt of a text: an encoder-decoder translates it.
-Prompt prompt_of(const SavedModel& saved, const std::string& text);
+/// The prompt of a text: an encoder-decoder translates it. Errors name `source` and its line.
+Prompt prompt_of(const SavedModel& saved, const std::string& text, const std::string& source = "the prompt",
+                 std::int64_t line = 1);
 
 /// Writes each prompt with its continuations to stdout, the first as it comes.
 void write_rows(SavedModel& saved, const std::vector<Prompt>& prompts, const RowsSettings& settings,

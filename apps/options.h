@@ -34,7 +34,7 @@ CLI::Option* add_choice(CLI::App& command, const std::string& name, Choice& valu
           },
           help)
       ->type_name(listed("|"))
-      ->default_str(std::ranges::find(names, value, &ChoiceNames<Choice>::value_type::second)->first);
+      ->default_str(name_of_choice(value));
 }
 
 /// An option that takes a value, with its present one as the default.

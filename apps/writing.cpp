@@ -6,13 +6,14 @@
 
 namespace needle {
 
-std::vector<std::int64_t> prompt_ids(const Tokenizer& tokenizer, DataSource source, const std::string& text) {
+std::vector<std::int64_t> prompt_ids(const Tokenizer& tokenizer, DataSource source, const std::string& text,
+                                     const std::string& file, std::int64_t line) {
   const bool row = source != DataSource::text;
   const std::optional<std::int64_t> begin = row ? tokenizer.begin_id() : tokenizer.text_begin();
   if (!row && !begin && text.empty()) {
-    return tokenizer.knows("\n") ? tokenizer.encode("\n", "the prompt") : std::vector{kFirstContentId};
+    return tokenizer.knows("\n") ? tokenizer.encode("\n", file) : std::vector{kFirstContentId};
   }
-  std::vector<std::int64_t> ids = tokenizer.encode(text, "the prompt");
+  std::vector<std::int64_t> ids = tokenizer.encode(text, file, line);
   if (begin) ids.insert(ids.begin(), *begin);
   return ids;
 }

@@ -11,7 +11,8 @@ namespace needle {
 
 /// The ids that a model trained on data of the kind `source` reads for `text`: rows begin with BOS; a stream
 /// knows no BOS, and an empty text stands for a line end, if it has any.
-std::vector<std::int64_t> prompt_ids(const Tokenizer& tokenizer, DataSource source, const std::string& text);
+std::vector<std::int64_t> prompt_ids(const Tokenizer& tokenizer, DataSource source, const std::string& text,
+                                     const std::string& file = "the prompt", std::int64_t line = 1);
 
 /// The id that ends what such a model writes; none where it has learned no end.
 std::optional<std::int64_t> end_of_text(const Tokenizer& tokenizer, DataSource source);

@@ -104,6 +104,7 @@ TEST_P(BeamScoreTest, ScoresAreThoseOfTheWindowsThatGenerationReads) {
       EXPECT_NEAR(scores[row][token - 1], wanted, 1e-4) << "row " << row << ", token " << token;
     }
   }
+  EXPECT_TRUE(contains(error_of([&] { score(decoder, {{1, 13}}, device()); }), {"[0, 13)", "13"}));
   DecoderConfig bidirectional = various_decoders()[0].config;
   bidirectional.causal = false;
   Decoder encoder = make_decoder(bidirectional, device());

@@ -149,19 +149,8 @@ TEST_P(DecodingTest, AWindowThatSlidesIsReadAgainFromItsBeginning) {
   }
 }
 
-std::vector<std::tuple<Device, NamedModel>> on_all_devices() {
-  std::vector<std::tuple<Device, NamedModel>> all;
-  for (const Device device : all_devices()) {
-    for (const NamedModel& model : decoding_models()) all.emplace_back(device, model);
-  }
-  return all;
-}
-
-std::string name_of_case(const testing::TestParamInfo<std::tuple<Device, NamedModel>>& which) {
-  return test_name(std::get<1>(which.param).name + " " + std::get<0>(which.param).name());
-}
-
-INSTANTIATE_TEST_SUITE_P(All, DecodingTest, testing::ValuesIn(on_all_devices()), name_of_case);
+INSTANTIATE_TEST_SUITE_P(All, DecodingTest, testing::ValuesIn(on_all_devices(decoding_models())),
+                         model_and_device);
 
 TEST(Windows, DropHalfAContextAsOftenAsItIsFull) {
   EXPECT_EQ(window_start(5, 0), 0);

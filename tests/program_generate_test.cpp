@@ -100,6 +100,7 @@ TEST_F(GenerateProgramTest, AsksForPromptsUntilTheInputEnds) {
 
 TEST_F(GenerateProgramTest, ImpossibleRequestsAreOneLineAndCode2) {
   write("empty", "");
+  write("unknown", "an\nQ\n");
   for (const auto& [more, complaint] : std::vector<std::pair<Arguments, const char*>>{
            {{"--temperature", "-1"}, "temperature"},
            {{"--top-p", "1.5"}, "top-p"},
@@ -110,6 +111,7 @@ TEST_F(GenerateProgramTest, ImpossibleRequestsAreOneLineAndCode2) {
            {{"--prompt-ids", "99"}, "99"},
            {{"--prompt", "annaannaanna"}, "context of 8"},
            {{"--prompt-file", "empty"}, "no prompt"},
+           {{"--prompt-file", "unknown"}, "unknown:2"},
            {{"--prompt-file", "nowhere"}, "nowhere"},
            {{"--score", "empty"}, "holds no token"},
            {{"--beams", "2", "--count", "2"}, "--count"},

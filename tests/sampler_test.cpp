@@ -59,6 +59,8 @@ TEST(Sampler, BR058_TemperatureZeroIsGreedyAndTinyOnesStayFinite) {
     EXPECT_TRUE(contains(error_of([&] { sample(logits, {temperature}, random); }), {"temperature"}));
   const std::vector<double> hot = probabilities(logits, {std::numeric_limits<double>::infinity()});
   for (const double chance : hot) EXPECT_NEAR(chance, 1.0 / 3, 1e-15);
+  EXPECT_EQ(probabilities(Logits{0, -kInfinity, 5}, {std::numeric_limits<double>::infinity()}),
+            (std::vector<double>{0.5, 0, 0.5}));
 }
 
 TEST(Sampler, BR061_NaNIsAnErrorAndIdsWithoutTextAreNeverDrawn) {
@@ -198,6 +200,8 @@ TEST(Sampler, ARepetitionPenaltyWeakensWhatTheRowHolds) {
   settings.temperature = 0;
   settings.repetition_penalty = 3;
   EXPECT_EQ(sample(logits, settings, random, past), 2);
+  settings.repetition_penalty = 1e-310;  // 2 divided by it is no number any more
+  EXPECT_TRUE(contains(error_of([&] { probabilities(logits, settings, past); }), {"finite"}));
   for (const double bad : {0.0, -1.0, kNotANumber}) {
     settings.repetition_penalty = bad;
     EXPECT_TRUE(contains(error_of([&] { check(settings); }), {"repetition penalty"}));

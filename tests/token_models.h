@@ -35,6 +35,19 @@ inline std::vector<NamedModel> various_models() {
           })};
 }
 
+/// Each of the models on each device.
+inline std::vector<std::tuple<Device, NamedModel>> on_all_devices(const std::vector<NamedModel>& models) {
+  std::vector<std::tuple<Device, NamedModel>> all;
+  for (const Device device : all_devices()) {
+    for (const NamedModel& model : models) all.emplace_back(device, model);
+  }
+  return all;
+}
+
+inline std::string model_and_device(const testing::TestParamInfo<std::tuple<Device, NamedModel>>& which) {
+  return test_name(std::get<1>(which.param).name + " " + std::get<0>(which.param).name());
+}
+
 /// The model of a config, with weights large enough that every part shows in the logits.
 inline std::unique_ptr<SequenceModel> make_named(const ModelConfig& config, Device device, DType dtype) {
   Generator random(3);

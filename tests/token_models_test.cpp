@@ -103,21 +103,8 @@ TEST_P(TokenModels, EveryParameterReceivesAGradient) {
   }
 }
 
-std::vector<std::tuple<Device, NamedModel>> on_all_devices() {
-  std::vector<std::tuple<Device, NamedModel>> all;
-  for (const Device device : all_devices()) {
-    for (const NamedModel& model : various_models()) all.emplace_back(device, model);
-  }
-  return all;
-}
-
-std::string name_of_case(const testing::TestParamInfo<std::tuple<Device, NamedModel>>& which) {
-  std::string name = std::get<1>(which.param).name + "_" + std::get<0>(which.param).name();
-  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-  return name;
-}
-
-INSTANTIATE_TEST_SUITE_P(All, TokenModels, testing::ValuesIn(on_all_devices()), name_of_case);
+INSTANTIATE_TEST_SUITE_P(All, TokenModels, testing::ValuesIn(on_all_devices(various_models())),
+                         model_and_device);
 
 // Truncated backpropagation through time: a state that is carried goes on, but no gradient goes back.
 TEST(TokenModelsOnTheCpu, S28_ACarriedStateIsNumbersAlone) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "backends/error.h"
@@ -11,7 +10,9 @@ namespace needle {
 
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+std::size_t likeliest(const std::vector<double>& values) {
+  return static_cast<std::size_t>(std::max_element(values.begin(), values.end()) - values.begin());
+}
 
 /// The logits that can be drawn, in float64, penalised. Throws on what is not a number.
 std::vector<double> drawable(std::span<const float> logits, const SamplerSettings& settings,
@@ -20,13 +21,10 @@ std::vector<double> drawable(std::span<const float> logits, const SamplerSetting
                                 ? std::min(logits.size(), static_cast<std::size_t>(settings.vocabulary))
                                 : logits.size();
   std::vector<double> result(logits.begin(), logits.begin() + static_cast<std::ptrdiff_t>(count));
-  double largest = -kInfinity;
   for (std::size_t id = 0; id < count; ++id) {
     require(!std::isnan(result[id]), "sample: the logit of id ", id,
             " is not a number; the model has diverged");
-    largest = std::max(largest, result[id]);
   }
-  require(std::isfinite(largest), "sample: no finite largest logit among ", count, " ids");
   if (settings.repetition_penalty != 1) {
     // Once an id, however often the row holds it.
     std::vector<std::int64_t> ids(past.begin(), past.end());
@@ -38,11 +36,8 @@ std::vector<double> drawable(std::span<const float> logits, const SamplerSetting
       logit = logit > 0 ? logit / settings.repetition_penalty : logit * settings.repetition_penalty;
     }
   }
+  require(std::isfinite(result[likeliest(result)]), "sample: no finite largest logit among ", count, " ids");
   return result;
-}
-
-std::size_t likeliest(const std::vector<double>& values) {
-  return static_cast<std::size_t>(std::max_element(values.begin(), values.end()) - values.begin());
 }
 
 void normalise(std::vector<double>& chances) {
@@ -94,9 +89,13 @@ std::vector<double> probabilities(std::span<const float> logits, const SamplerSe
   const std::size_t best = likeliest(result);
   const double largest = result[best];
   for (std::size_t id = 0; id < result.size(); ++id) {
-    // A temperature so small that the quotient overflows chooses the largest, as 0 does.
+    // A temperature so small that the quotient overflows chooses the largest, as 0 does; none makes the
+    // impossible possible.
     const double gap = result[id] - largest;
-    result[id] = settings.temperature == 0 ? id == best : gap == 0 ? 1 : std::exp(gap / settings.temperature);
+    result[id] = settings.temperature == 0 ? id == best
+                 : gap == 0                ? 1
+                 : std::isinf(gap)         ? 0
+                                           : std::exp(gap / settings.temperature);
   }
   normalise(result);
   if (settings.top_k > 0) keep_likeliest(result, settings.top_k, 1);

@@ -37,6 +37,12 @@ std::vector<std::vector<double>> score(SequenceModel& model, const std::vector<T
   model.empty_state(1, 0);  // refuses where a token reads those after it
   require(model.config().kind != ModelKind::encoder_decoder,
           "score: an encoder-decoder tells a target by its source, which text alone does not give");
+  for (const TokenRow& row : rows) {
+    for (const std::int64_t id : row) {
+      require(id >= 0 && id < model.vocabulary_size(), "score: wants ids in [0, ", model.vocabulary_size(),
+              "), got ", id);
+    }
+  }
   const NoGrad off;
   std::vector<std::vector<double>> scores(rows.size());
   const std::vector<Window> windows = windows_of(rows, model.context());
