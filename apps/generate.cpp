@@ -163,7 +163,8 @@ void add_generate(CLI::App& program, Outcome&) {
       "Example: needle generate --checkpoint runs/corpus-1 --prompt \"the wolves \" --count 5 --top-p 0.9");
   RowsSettings& rows = options->rows;
   const char* what = "What";
-  command->add_option("--checkpoint", options->checkpoint, "A run, or one of its checkpoints")
+  command
+      ->add_option("--checkpoint", options->checkpoint, "A run, one of its checkpoints, or a published one")
       ->type_name("DIR")
       ->required()
       ->group(what);

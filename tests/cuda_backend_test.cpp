@@ -231,6 +231,19 @@ TEST(CudaBackend, ProductsLaunchNothingThatIsNotNeeded) {
             1u);
 }
 
+TEST(CudaBackend, AProductIntoATransposedTargetIsTheSame) {
+  const NDArray left = some({4, 3}), right = some({3, 5});
+  for (const std::int64_t columns : {1, 5}) {
+    const NDArray part = right.slice(1, 0, columns), target = some({columns, 4}).transpose();
+    const NDArray wanted = some({4, columns});
+    cuda_device()->matmul(left.view(), part.view(), wanted.view(), false);
+    cuda_device()->matmul(left.view(), part.view(), target.view(), false);
+    EXPECT_TRUE(same(target, wanted)) << columns;
+    cuda_device()->matmul(left.view(), part.view(), target.view(), true);
+    EXPECT_TRUE(agrees(target, binary(Add{}, wanted, wanted), 1e-6)) << columns;
+  }
+}
+
 TEST(CudaBackend, EmptyCallsLaunchNothing) {
   Backend& cuda = *cuda_device();
   const View numbers = some({2, 0}).view(), none = some({0}).view();

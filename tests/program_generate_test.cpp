@@ -111,7 +111,7 @@ TEST_F(GenerateProgramTest, ImpossibleRequestsAreOneLineAndCode2) {
            {{"--prompt-ids", "99"}, "99"},
            {{"--prompt", "annaannaanna"}, "context of 8"},
            {{"--prompt-file", "empty"}, "no prompt"},
-           {{"--prompt-file", "unknown"}, "unknown:2"},
+           {{"--prompt-file", "unknown"}, "unknown, line 2"},
            {{"--prompt-file", "nowhere"}, "nowhere"},
            {{"--score", "empty"}, "holds no token"},
            {{"--beams", "2", "--count", "2"}, "--count"},
