@@ -251,14 +251,15 @@ void CudaBackend::copy_to_host(const void* data, void* host, std::size_t bytes) 
   use();
   std::size_t done = 0;
   require_no_capture("a copy to the host");
-  do {
+  if (bytes == 0) return finish();  // there may be no memory at either end
+  while (done < bytes) {
     const std::size_t now = std::min(bytes - done, cuda::PinnedBuffer::kBytes);
     NEEDLE_CUDA_CHECK(cudaMemcpyAsync(arriving_.data(), static_cast<const char*>(data) + done, now,
                                       cudaMemcpyDeviceToHost, stream_.get()));
     finish();
     std::memcpy(static_cast<char*>(host) + done, arriving_.data(), now);
     done += now;
-  } while (done < bytes);
+  }
 }
 
 void CudaBackend::synchronize() {
