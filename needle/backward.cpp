@@ -301,7 +301,7 @@ class Walk final : public GradientSums {
     for (const Node::Slot& slot : node.inputs) {
       if (slot.array.defined()) inputs.push_back(slot.array);
     }
-    observer->before({node.op->name(), Phase::backward, node.path, inputs, {}, 0});
+    observer->before({node.op->name(), Phase::backward, node.path, inputs, {}, 0, {}, &node});
     add_gradient();
     observer->computed(inputs);
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
@@ -313,7 +313,7 @@ class Walk final : public GradientSums {
         outputs.push_back(sum->array);
     }
     observer->after({node.op->name(), Phase::backward, node.path, inputs, outputs,
-                     node.op->gradient_operations(node.operations, needs_), kept});
+                     node.op->gradient_operations(node.operations, needs_), kept, &node});
   }
 
   const Borders& borders_;
