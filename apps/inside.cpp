@@ -1,8 +1,9 @@
 // `needle inside`: one training step, looked into.
 #include <algorithm>
 #include <charconv>
-#include <fstream>
+#include <filesystem>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -20,6 +21,8 @@
 #include "needle/ops/elementwise.h"
 #include "needle/ops/reduce.h"
 #include "needle/optim/optimizer.h"
+#include "needle/train/run_folder.h"
+#include "needle/train/watch.h"
 
 namespace needle {
 
@@ -192,8 +195,37 @@ Tape watched_step(const InsideOptions& options, Scene& scene, Device device) {
 
 /// The page's training view, of a run that was watched.
 nlohmann::json training_of(const std::string& checkpoint) {
-  static_cast<void>(checkpoint);
-  return nullptr;
+  namespace fs = std::filesystem;
+  if (checkpoint.empty()) return nullptr;
+  fs::path run = checkpoint;
+  if (!fs::exists(run / kWatchFile)) run = fs::weakly_canonical(run).parent_path();
+  if (!fs::exists(run / kWatchFile)) return nullptr;
+  std::vector<std::int64_t> steps;
+  std::map<std::tuple<std::string, std::string, int>, std::map<std::int64_t, double>> series;
+  std::vector<std::tuple<std::string, std::string, int>> order;
+  for (const WatchRow& row : read_watch(run / kWatchFile)) {
+    if (steps.empty() || steps.back() != row.step) steps.push_back(row.step);
+    const std::tuple key{row.layer, row.quantity, row.head};
+    if (!series.contains(key)) order.push_back(key);
+    series[key][row.step] = row.value;
+  }
+  nlohmann::json rows = nlohmann::json::array();
+  for (const auto& key : order) {
+    const auto& [layer, quantity, head] = key;
+    nlohmann::json values = nlohmann::json::array();
+    for (const std::int64_t step : steps) {
+      const auto found = series[key].find(step);
+      values.push_back(found == series[key].end() ? nlohmann::json(nullptr) : nlohmann::json(found->second));
+    }
+    rows.push_back({{"layer", layer},
+                    {"quantity", quantity},
+                    {"head", head < 0 ? nlohmann::json(nullptr) : nlohmann::json(head)},
+                    {"unit", quantity == "attention entropy" ? "nats"
+                             : quantity == "dead units"      ? "share"
+                                                             : ""},
+                    {"values", values}});
+  }
+  return {{"run", run.filename().string()}, {"steps", steps}, {"rows", rows}};
 }
 
 std::string title_of(const InsideOptions& options, const Scene& scene) {

@@ -52,11 +52,15 @@ std::string run_dot(const std::string& graphs) {
   const std::string input = (folder.path() / "graphs.dot").string(),
                     output = (folder.path() / "plain").string();
   write_file_synced(input, graphs);
-  std::string program = "dot", format = "-Tplain", from = input, option = "-o" + output;
-  char* arguments[] = {program.data(), format.data(), option.data(), from.data(), nullptr};
+  std::string program = "dot", format = "-Tplain", from = input;
+  char* arguments[] = {program.data(), format.data(), from.data(), nullptr};
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, output.c_str(), O_WRONLY | O_CREAT, 0600);
   pid_t child = 0;
   int status = -1;
-  const int error = posix_spawnp(&child, "dot", nullptr, nullptr, arguments, environ);
+  const int error = posix_spawnp(&child, "dot", &actions, nullptr, arguments, environ);
+  posix_spawn_file_actions_destroy(&actions);
   require(error == 0,
           "inside: Graphviz's program dot, which lays the graph out, is not there; install graphviz");
   waitpid(child, &status, 0);
