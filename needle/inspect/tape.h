@@ -73,7 +73,8 @@ struct Tape {
 /// used as without it.
 class TapeWatch final : public Observer {
  public:
-  /// What is in memory before the step, by names ("parameters", "moments"), so that the peak can say so.
+  /// What is in memory before the step, by names ("parameters", "moments", "batch"): the peak says so, and no
+  /// op keeps it.
   using Standing = std::vector<std::pair<std::string, std::vector<NDArray>>>;
   /// `names` are those of the leaves: parameters of a model.
   explicit TapeWatch(Device device, const std::vector<Parameter>& names = {}, Standing standing = {});

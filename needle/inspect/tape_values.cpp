@@ -39,7 +39,7 @@ bool all_defined(const NDArrays& arrays) {
 
 void ArrayKeeper::after(const OpEvent& event) {
   if (event.phase != Phase::forward) return;
-  calls_.push_back({event.op, event.node, NDArrays(event.inputs.begin(), event.inputs.end()),
+  calls_.push_back({event.op, event.node ? event.node->number : -1, NDArrays(event.inputs.begin(), event.inputs.end()),
                     NDArrays(event.outputs.begin(), event.outputs.end())});
 }
 
@@ -50,13 +50,13 @@ TapeValues::TapeValues(const Tape& tape, const Tensor& loss, const ArrayKeeper* 
       inputs_(tape.ops.size()),
       nodes_(tape.ops.size()) {
   const std::vector<std::shared_ptr<Node>> nodes = nodes_of(loss);
-  std::map<const Node*, std::shared_ptr<Node>> reached;
-  for (const std::shared_ptr<Node>& node : nodes) reached[node.get()] = node;
+  std::map<std::int64_t, std::shared_ptr<Node>> reached;
+  for (const std::shared_ptr<Node>& node : nodes) reached[node->number] = node;
   const std::size_t count = keeper ? keeper->calls().size() : nodes.size();
   require(count == tape.ops.size(), "inside: the step took ", tape.ops.size(), " ops, and repeated ", count);
   for (std::size_t i = 0; i < count; ++i) {
     const TapeOp& op = tape.ops[i];
-    const Node* const node = keeper ? keeper->calls()[i].node : nodes[i].get();
+    const std::int64_t node = keeper ? keeper->calls()[i].node : nodes[i]->number;
     const char* const name = keeper ? keeper->calls()[i].op : nodes[i]->op->name();
     require(op.op == name, "inside: op ", i, " of the step is ", op.op, ", and repeated ", name);
     if (const auto found = reached.find(node); found != reached.end()) nodes_[i] = found->second;
@@ -191,6 +191,7 @@ std::optional<double> TapeValues::finite_difference(int tensor, std::int64_t ent
         return known ? loss.item() : 0;
       },
       numbers[static_cast<std::size_t>(entry)]);
+  loss_with(tensor, x);  // what ops keep in themselves is of the step again
   return known ? std::optional(slope) : std::nullopt;
 }
 
@@ -277,7 +278,11 @@ std::vector<std::pair<int, std::int64_t>> entries_worth_following(const Tape& ta
   std::vector<std::pair<int, std::int64_t>> entries;
   if (values.loss() < 0) return entries;
   entries.emplace_back(values.loss(), 0);
-  const TapeOp& last = tape.ops[at(tape.tensors[at(values.loss())].producer)];
+  // The logits, where the loss is made of such.
+  const auto losing = std::find_if(tape.ops.rbegin(), tape.ops.rend(),
+                                   [](const TapeOp& op) { return op.op.ends_with("cross_entropy"); });
+  const TapeOp& last =
+      losing != tape.ops.rend() ? *losing : tape.ops[at(tape.tensors[at(values.loss())].producer)];
   for (const int input : last.inputs) {
     if (tape.tensors[at(input)].kind == TapeTensor::Kind::value && values.gradient(input).defined() &&
         values.gradient(input).count() > 0)

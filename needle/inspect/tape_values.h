@@ -16,7 +16,7 @@ class ArrayKeeper final : public Observer {
  public:
   struct Call {
     const char* op;
-    const Node* node;
+    std::int64_t node;  ///< its number, for it may be gone; -1: there was none
     NDArrays inputs, outputs;
   };
   void after(const OpEvent& event) override;
@@ -46,8 +46,7 @@ class TapeValues {
   /// op's gradient, which is linear in what comes in. Undefined where nothing depends on it.
   NDArrays column(int op, int tensor, std::int64_t entry) const;
   /// d loss / d entry by central differences of the ops that follow, extrapolated (gradient_check.h). None
-  /// where an op on the way cannot be computed again. Changes what the graph's ops keep, so that it comes
-  /// last.
+  /// where an op on the way cannot be computed again.
   std::optional<double> finite_difference(int tensor, std::int64_t entry) const;
 
  private:
