@@ -3,7 +3,7 @@ BUILD ?= build
 JOBS ?= $(shell nproc)
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 PACKAGES := g++ gfortran make cmake ninja-build libopenblas-openmp-dev nlohmann-json3-dev libcli11-dev libgtest-dev \
-            libedit-dev libpcre2-dev pkg-config
+            libedit-dev libpcre2-dev pkg-config graphviz
 # Faster products; without it they are OpenBLAS's.
 WANTED := libdnnl-dev
 

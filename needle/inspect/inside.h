@@ -46,9 +46,9 @@ std::string inside_dot(const Tape& tape);
 /// The events as the profiler has them, for write_trace().
 std::vector<ProfiledOp> profiled(const Tape& tape);
 
-/// Everything of a loss in one line of a program: walks its graph back (leaves' gradients stay as they are)
-/// and writes the page of it to `file`. What the graph did not keep is computed again, and so are forward
-/// times.
+/// Everything of a loss in one line of a program: walks its graph back (it and leaves' gradients stay as they
+/// are) and writes the page of it to `file`. What the graph did not keep is computed again where that can be;
+/// forward times are unknown. `names` are those of the leaves.
 void record(const Tensor& loss, const std::string& file = "inside.html",
             const std::vector<Parameter>& names = {});
 
