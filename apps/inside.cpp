@@ -205,6 +205,29 @@ Tape watched_step(const InsideOptions& options, Scene& scene, Device device) {
   return tape;
 }
 
+/// Why the step's numbers cannot all be held in double precision, or nothing.
+std::string too_large(const Tape& tape) {
+  double numbers = 0;
+  for (const TapeTensor& tensor : tape.tensors) numbers += static_cast<double>(tensor.shape.count());
+  // Values and gradients, and as much again on the way.
+  const double wanted = 4 * numbers * static_cast<double>(size_of(DType::f64)),
+               free = static_cast<double>(cpu()->free_memory());
+  if (wanted < free / 2) return "";
+  return "the numbers of this step would take about " + megabytes(wanted) + " in double precision, and " +
+         megabytes(free) + " are free; a smaller --batch or --length wants less";
+}
+
+/// The same step again in double precision, with every array kept: the numbers are of that.
+struct Repeated {
+  Repeated(const InsideOptions& options, const Scene& scene) : exact(copy_of(scene, DType::f64, cpu())) {
+    const ObserverScope scope(&keeper);
+    start = start_of_walk(options, exact, exact.model->parameters(), nullptr);
+  }
+  Scene exact;
+  ArrayKeeper keeper;
+  Tensor start;
+};
+
 /// The page's training view, of a run that was watched.
 nlohmann::json training_of(const std::string& checkpoint) {
   namespace fs = std::filesystem;
@@ -285,18 +308,12 @@ void run_inside(InsideOptions options, const Outcome& outcome) {
     }
     origin.gradient_bytes = origin.parameter_bytes;
     origin.moment_bytes = 2 * origin.parameter_bytes;
-    // The same step again in double precision: of that are the numbers.
-    Scene exact = copy_of(scene, DType::f64, cpu());
-    ArrayKeeper keeper;
-    Tensor start;
-    {
-      const ObserverScope scope(&keeper);
-      start = start_of_walk(options, exact, exact.model->parameters(), nullptr);
-    }
-    std::string unknown;
+    std::string unknown = too_large(tape);
+    std::optional<Repeated> again;
+    if (unknown.empty()) again.emplace(options, scene);
     std::optional<TapeValues> values;
     try {
-      values.emplace(tape, start, &keeper);
+      if (again) values.emplace(tape, again->start, &again->keeper);
     } catch (const Error& error) {
       unknown = error.what();
     }
