@@ -47,7 +47,7 @@ void show_error(const char* what, const F& function) {
 }
 
 int main() {
-  std::printf("  x is 1 MiB          graph keeps  after backward   why\n");
+  std::printf("  x is 1 MiB          graph keeps   then x.grad      why\n");
   show("x + 1", "the slope is 1", [](const Tensor& x) { return x + 1.0; });
   show("tanh(x)", "the slope is 1 - y^2", [](const Tensor& x) { return tanh(x); });
   show("tanh(tanh(x))", "two results", [](const Tensor& x) { return tanh(tanh(x)); });

@@ -65,9 +65,10 @@ int main(int count, char** arguments) {
   const Tensor along(NDArray::arange(100, DType::f32, cpu(), 0.05, 0.0095)), angle = along * 10.0;
   const Tensor spiral = stack({along * cos(angle), along * sin(angle)}, 1), ones(NDArray::ones({100, 1}));
   const Tensor at = concatenate({spiral, -spiral}, 0), wanted = concatenate({ones, -ones}, 0);
-  std::printf("two spirals, 100 points each, labels 1 and -1: by a line, then by two hidden layers of 32\n");
+  std::printf("two spirals, 100 points each, labels 1 and -1, by a linear map\n");
   Linear flat(2, 1, true, Init{random});
   train(flat, at, wanted, 400, 0.05);
+  std::printf("by two hidden layers of 32\n");
   Net net(32, Init{random, cpu(), DType::f32, Initialisation::uniform});
   train(net, at, wanted, 1200, 0.01);
   const auto file = std::filesystem::absolute(count > 1 ? arguments[1] : "spirals.svg");

@@ -1,9 +1,9 @@
 // Lesson 8: softmax and a loss that do not overflow.
 //
-// softmax(x) = exp(x) / sum(exp(x)) leaves float32 as soon as a score is above 88, and its logarithm as soon
-// as a probability is below 1e-38. Yet neither the answer nor its gradient is large: only the way there is.
-// Adding a constant to all scores changes nothing, so subtract their largest; and take log(softmax(x)) as x -
-// logsumexp(x) rather than the logarithm of what has become 0.
+// softmax(x) = exp(x) / sum(exp(x)) leaves float32 as soon as a score is above 88 or all are below -104, and
+// its logarithm as soon as a probability is below 1e-38. Yet neither the answer nor its gradient is large:
+// only the way there is. Adding a constant to all scores changes nothing, so subtract their largest; and take
+// log(softmax(x)) as x - logsumexp(x) rather than the logarithm of what has become 0.
 //
 // Exercise: the loss of a yes or no question, -log sigmoid(z) where the label is 1 and -log(1 - sigmoid(z))
 // where it is 0, from the score z. It and its gradient sigmoid(z) - label must hold for any z.
@@ -55,7 +55,7 @@ void show_loss(const char* name, Tensor (*loss)(const Tensor&, std::int64_t),
 }
 
 int main() {
-  for (const float scale : {1.0f, 100.0f, -100.0f}) {
+  for (const float scale : {1.0f, 100.0f, -200.0f}) {
     const Tensor x = scores({scale, 2 * scale, 3 * scale});
     print("scores", x.array());
     print("softmax, naive", naive_softmax(x).array());
