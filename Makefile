@@ -7,10 +7,11 @@ PACKAGES := g++ gfortran make cmake ninja-build libopenblas-openmp-dev nlohmann-
 # Faster products; without it they are OpenBLAS's.
 WANTED := libdnnl-dev
 
-.PHONY: help train test bench build deps asan cuda-off cuda-compile mutate gpu-bundle format clean
+.PHONY: help train test lessons bench build deps asan cuda-off cuda-compile mutate gpu-bundle format clean
 help:
 	@echo "make train         train the default model to its end and show the result"
 	@echo "make test          run all tests; those of CUDA kernels on the CPU"
+	@echo "make lessons       run the lessons one after the other, in about a minute"
 	@echo "make bench         measure training steps"
 	@echo "make asan          run all tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make cuda-off      compile everything without CUDA"
@@ -39,6 +40,14 @@ build: deps
 test: deps
 	$(call compile,$(BUILD)-test,-DNEEDLE_CUDA=EMULATED)
 	cd $(BUILD)-test && $(RUN_TESTS)
+
+# Each under its title, which is the first line of its source. Threads that wait must not keep a core.
+lessons: deps
+	$(call compile,$(BUILD),-DNEEDLE_CUDA=AUTO -DNEEDLE_TESTS=OFF,lessons)
+	@cd $(BUILD)/lessons && for source in $(CURDIR)/lessons/*.cpp; do \
+	  printf '\n===== %s\n\n' "$$(sed -n '1s,^// ,,p' $$source)"; \
+	  GOMP_SPINCOUNT=3000 ./$$(basename $$source .cpp) || exit 1; \
+	done
 
 asan: deps
 	$(call compile,$(BUILD)-asan,-DNEEDLE_CUDA=EMULATED -DNEEDLE_SANITIZE=ON)
