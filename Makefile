@@ -7,11 +7,12 @@ PACKAGES := g++ gfortran make cmake ninja-build libopenblas-openmp-dev nlohmann-
 # Faster products; without it they are OpenBLAS's.
 WANTED := libdnnl-dev
 
-.PHONY: help train test lessons bench build deps asan cuda-off cuda-compile mutate gpu-bundle format clean
+.PHONY: help train test lessons page bench build deps asan cuda-off cuda-compile mutate gpu-bundle format clean
 help:
 	@echo "make train         train the default model to its end and show the result"
 	@echo "make test          run all tests; those of CUDA kernels on the CPU"
 	@echo "make lessons       run the lessons one after the other, in about a minute"
+	@echo "make page          drive the page of needle inside in Chromium by keys, check and photograph it"
 	@echo "make bench         measure training steps"
 	@echo "make asan          run all tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make cuda-off      compile everything without CUDA"
@@ -29,6 +30,15 @@ RUN_TESTS := ctest --output-on-failure --no-tests=error -j $(JOBS)
 
 train: build
 	$(BUILD)/needle train
+
+# Of a watched run as large as W1. The pictures stay in the build's folder.
+PAGE := $(BUILD)/page
+page: build
+	@mkdir -p $(PAGE)
+	$(BUILD)/needle train --lines data/names.txt --context 64 --layers 4 --width 128 --heads 4 --batch 12 --steps 60 \
+	  --watch 10 --out $(PAGE)/run --overwrite
+	$(BUILD)/needle inside --checkpoint $(PAGE)/run --batch 12 --length 64 --html $(PAGE)/inside.html
+	python3 tests/page/drive.py $(PAGE)/inside.html $(PAGE)
 
 bench: build
 	$(BUILD)/needle bench

@@ -40,6 +40,17 @@ std::string without_numbers(const std::string& path) {
   return result;
 }
 
+/// What `array` is to the op: an input, an output, or what it computed on the way.
+std::string role_of(const NDArray& array, const OpEvent& event) {
+  for (std::size_t i = 0; i < event.inputs.size(); ++i) {
+    if (array.is_same(event.inputs[i])) return "input " + std::to_string(i);
+  }
+  for (std::size_t i = 0; i < event.outputs.size(); ++i) {
+    if (array.is_same(event.outputs[i])) return "output " + std::to_string(i);
+  }
+  return "statistics";
+}
+
 }  // namespace
 
 double Tape::seconds(Phase phase) const {
@@ -170,6 +181,15 @@ void TapeWatch::after(const OpEvent& event) {
   look_at_memory(live_);
 }
 
+bool TapeWatch::is_standing(const NDArray& array) const {
+  const Memory memory = array.storage();
+  const auto same = [&](const Memory& other) {
+    return !memory.owner_before(other) && !other.owner_before(memory);
+  };
+  return std::ranges::any_of(standing_,
+                             [&](const auto& group) { return std::ranges::any_of(group.second, same); });
+}
+
 void TapeWatch::after_forward(const OpEvent& event) {
   const int number = add_op(event.node, event.op, event.path, event.inputs, event.outputs);
   tape_.events.back().op = number;
@@ -180,6 +200,7 @@ void TapeWatch::after_forward(const OpEvent& event) {
   op.bytes_written = tally.bytes_written;
   op.forward_seconds = tape_.events.back().seconds;
   for (const NDArray& array : event.kept) {
+    if (!is_standing(array)) op.kept.push_back({role_of(array, event), array.bytes()});
     if (!ever_kept_.insert(array.storage()).second) continue;
     const std::size_t bytes = array.storage().lock()->bytes();
     kept_.push_back({array.storage(), bytes, number});

@@ -26,6 +26,12 @@ struct TapeTensor {
   int producer = -1, output = 0;  ///< a value: which output of which op
 };
 
+/// What memory is in use for.
+struct MemoryShare {
+  std::string what;
+  std::size_t bytes;
+};
+
 /// An application of an op, in the order of execution.
 struct TapeOp {
   std::string op, path;              ///< dotted path of the module that applied it, "" outside of any
@@ -33,6 +39,8 @@ struct TapeOp {
   double operations = 0, bytes_read = 0, bytes_written = 0;  ///< as counters.h counts them
   double backward_operations = 0, backward_bytes = 0;        ///< 0 where the walk did not come by
   double forward_seconds = 0, backward_seconds = 0;
+  /// What its gradient reads: "input 1", "output 0", "statistics"; parameters and the batch left out.
+  std::vector<MemoryShare> kept = {};
   double kept_bytes = 0;  ///< memory that stays for its gradient, that no op before it kept already
   int kept_until = -1;    ///< the event at whose end that memory (or else its hold on it) is let go
   bool recorded = false;  ///< whether gradients flow through it
@@ -47,12 +55,6 @@ struct TapeEvent {
   double start, seconds;   ///< start: since the tape began
   std::size_t live = 0;    ///< bytes in use on the device when it had computed
   std::vector<int> freed;  ///< ops whose kept memory was let go before the next event
-};
-
-/// What memory was in use for.
-struct MemoryShare {
-  std::string what;
-  std::size_t bytes;
 };
 
 /// A step. Made by TapeWatch.
@@ -111,6 +113,8 @@ class TapeWatch final : public Observer {
              std::span<const NDArray> outputs);
   void after_forward(const OpEvent& event);
   void after_backward(const OpEvent& event);
+  /// Whether it was there before the step.
+  bool is_standing(const NDArray& array) const;
   void look_at_memory(std::size_t live);
   /// Notes what was let go since the last event.
   void note_freed();

@@ -39,7 +39,8 @@ bool all_defined(const NDArrays& arrays) {
 
 void ArrayKeeper::after(const OpEvent& event) {
   if (event.phase != Phase::forward) return;
-  calls_.push_back({event.op, event.node ? event.node->number : -1, NDArrays(event.inputs.begin(), event.inputs.end()),
+  calls_.push_back({event.op, event.node ? event.node->number : -1,
+                    NDArrays(event.inputs.begin(), event.inputs.end()),
                     NDArrays(event.outputs.begin(), event.outputs.end())});
 }
 
@@ -309,15 +310,17 @@ std::optional<DefinitionOfOp> definition_of(const Tape& tape, const TapeValues& 
   if (!fused) return {};
   const TapeOp& op = tape.ops[at(number)];
   Tensors inputs;
+  std::vector<Parameter> names;
   const auto passed = at(fused->passed_inputs(static_cast<int>(op.inputs.size())));
   for (std::size_t k = 0; k < passed; ++k) {
     const NDArray& value = values.value(op.inputs[k]);
     if (!value.defined()) return {};
     inputs.emplace_back(value, is_floating(value.dtype()));
+    names.push_back({"input " + std::to_string(k), inputs.back(), false, {}});
   }
   DefinitionOfOp result;
   const GradMode on(true);
-  TapeWatch watch(node->outputs[0].device);
+  TapeWatch watch(node->outputs[0].device, names);
   Tensors outputs;
   {
     const ObserverScope scope(&watch);
