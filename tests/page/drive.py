@@ -356,7 +356,9 @@ def beyond_views(page, address):
 # How long a click or key takes until the next frame is ready to be shown.
 ANSWER = """new Promise(done => { const start = performance.now(); %s; requestAnimationFrame(() => setTimeout(() => done((performance.now() - start) / 1000))); })"""
 CLICKS = {
-    "unfold everything": "[...document.querySelectorAll('button')].find(b => b.textContent.startsWith('Unfold')).click()",
+    "unfold one level more": "[...document.querySelectorAll('button')].find(b => b.textContent.startsWith('Unfold')).click()",
+    "unfold the next level": "[...document.querySelectorAll('button')].find(b => b.textContent.startsWith('Unfold')).click()",
+    "unfold the last level": "[...document.querySelectorAll('button')].find(b => b.textContent.startsWith('Unfold')).click()",
     "turn backward": "[...document.querySelectorAll('button')].find(b => b.textContent === 'Backward').click()",
     "fold all": "[...document.querySelectorAll('button')].find(b => b.textContent === 'Fold all').click()",
     "unfold one module": "document.querySelector('.module')?.dispatchEvent(new MouseEvent('click', {bubbles: true}))",
