@@ -136,7 +136,7 @@ Scene scene_of(const InsideOptions& options, Device device) {
 }
 
 Tensor loss_of(Scene& scene) {
-  static Generator draws(1);
+  Generator draws(1);
   return scene.model->loss(scene.input, scene.labels, {}, {true, &draws});
 }
 
@@ -284,15 +284,7 @@ void run_inside(InsideOptions options, const Outcome& outcome) {
     std::cout << '\n';
     print_tape(tape, options.depth, options.record.only);
     std::cout << '\n';
-    print_row("time", fixed(1e3 * tape.seconds(Phase::forward), 2) + " ms forward, " +
-                          fixed(1e3 * tape.seconds(Phase::backward), 2) + " ms backward, " +
-                          fixed(1e3 * tape.seconds(Phase::optimizer), 2) + " ms " + tape.events.back().name);
-    print_row("memory", with_commas(static_cast<std::int64_t>(tape.live_before)) + " bytes before, " +
-                            with_commas(static_cast<std::int64_t>(tape.peak_bytes())) +
-                            " at most, in event " + std::to_string(tape.peak_event) + " of " +
-                            std::to_string(tape.events.size()) + ":");
-    for (const MemoryShare& share : tape.peak)
-      print_row("", with_commas(static_cast<std::int64_t>(share.bytes)) + " " + share.what);
+    print_times_and_memory(tape);
   }
   if (numbers) {
     const std::vector<Parameter> parameters = scene.model->parameters();

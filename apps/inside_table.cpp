@@ -89,6 +89,23 @@ void print_sums(const std::string& name, const std::string& what, const Sums& su
                microseconds(sums.forward), microseconds(sums.backward)});
 }
 
+/// The largest, right-aligned, and the others as one.
+void print_shares(const std::vector<MemoryShare>& shares) {
+  constexpr std::size_t kShown = 10, kWidth = 15;
+  std::size_t rest = 0;
+  const auto print = [](std::size_t bytes, const std::string& what) {
+    const std::string number = with_commas(static_cast<std::int64_t>(bytes));
+    print_row("", std::string(kWidth - std::min(kWidth, number.size()), ' ') + number + "  " + what);
+  };
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    if (i < kShown)
+      print(shares[i].bytes, shares[i].what);
+    else
+      rest += shares[i].bytes;
+  }
+  if (rest > 0) print(rest, "in " + std::to_string(shares.size() - kShown) + " smaller shares");
+}
+
 }  // namespace
 
 void print_tape(const Tape& tape, int depth, const std::string& only) {
@@ -131,6 +148,17 @@ void print_tape(const Tape& tape, int depth, const std::string& only) {
                  microseconds(op.backward_seconds)});
   }
   print_sums("sum", std::to_string(all.ops) + " ops", all);
+}
+
+void print_times_and_memory(const Tape& tape) {
+  print_row("time", fixed(1e3 * tape.seconds(Phase::forward), 2) + " ms forward, " +
+                        fixed(1e3 * tape.seconds(Phase::backward), 2) + " ms backward, " +
+                        fixed(1e3 * tape.seconds(Phase::optimizer), 2) + " ms " + tape.events.back().name);
+  print_row("memory", with_commas(static_cast<std::int64_t>(tape.live_before)) + " bytes before, " +
+                          with_commas(static_cast<std::int64_t>(tape.peak_bytes())) + " at most, in event " +
+                          std::to_string(tape.peak_event) + " of " + std::to_string(tape.events.size()) +
+                          ":");
+  print_shares(tape.peak);
 }
 
 }  // namespace needle
