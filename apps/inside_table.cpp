@@ -93,7 +93,7 @@ void print_sums(const std::string& name, const std::string& what, const Sums& su
 void print_shares(const std::vector<MemoryShare>& shares) {
   constexpr std::size_t kShown = 10, kWidth = 15;
   std::size_t rest = 0;
-  const auto print = [](std::size_t bytes, const std::string& what) {
+  const auto print = [&](std::size_t bytes, const std::string& what) {
     const std::string number = with_commas(static_cast<std::int64_t>(bytes));
     print_row("", std::string(kWidth - std::min(kWidth, number.size()), ' ') + number + "  " + what);
   };
