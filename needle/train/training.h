@@ -16,7 +16,7 @@ struct TrainingEvents {
   /// Asked after each step: whether to save and stop.
   std::function<bool()> stop;
   /// Asked before each step, counted from 1: who watches it (needle/observer.h), if anyone.
-  std::function<Observer*(std::int64_t step)> observer;
+  std::function<Observer*(std::int64_t step)> observer = {};
 };
 
 /// Trains to the last step, which is evaluated and saved in any case; on the way there evaluates and saves as
