@@ -26,7 +26,7 @@ TEST_F(ProgramTest, InsideWritesPageGraphTraceAndJson) {
            "--dot", "graph.dot", "--trace", "trace.json", "--entry", "blocks.0.ffn.up.weight:3,5"});
   ASSERT_EQ(shown.code, 0) << shown.errors;
   const std::string page = read_file(folder_ / "page.html");
-  for (const char* part : {"<!doctype html>", "blocks.0.ffn.up.weight", "needle inside", "compute"})
+  for (const char* part : {"<!DOCTYPE html>", "blocks.0.ffn.up.weight", "needle inside", "compute"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
   EXPECT_EQ(page.find("https://"), std::string::npos) << "it reads nothing from elsewhere";
   EXPECT_LT(page.size(), 5u << 20);
