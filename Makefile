@@ -3,14 +3,16 @@ BUILD ?= build
 JOBS ?= $(shell nproc)
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 PACKAGES := g++ gfortran make cmake ninja-build libopenblas-openmp-dev nlohmann-json3-dev libcli11-dev libgtest-dev \
-            libedit-dev libpcre2-dev pkg-config
+            libedit-dev libpcre2-dev pkg-config graphviz
 # Faster products; without it they are OpenBLAS's.
 WANTED := libdnnl-dev
 
-.PHONY: help train test bench build deps asan cuda-off cuda-compile mutate gpu-bundle format clean
+.PHONY: help train test lessons page bench build deps asan cuda-off cuda-compile mutate gpu-bundle format clean
 help:
 	@echo "make train         train the default model to its end and show the result"
 	@echo "make test          run all tests; those of CUDA kernels on the CPU"
+	@echo "make lessons       run the lessons one after the other, in about a minute"
+	@echo "make page          drive the page of needle inside in Chromium by keys, check and photograph it"
 	@echo "make bench         measure training steps"
 	@echo "make asan          run all tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make cuda-off      compile everything without CUDA"
@@ -29,6 +31,15 @@ RUN_TESTS := ctest --output-on-failure --no-tests=error -j $(JOBS)
 train: build
 	$(BUILD)/needle train
 
+# Of a watched run as large as W1. The pictures stay in the build's folder.
+PAGE := $(BUILD)/page
+page: build
+	@mkdir -p $(PAGE)
+	$(BUILD)/needle train --lines data/names.txt --context 64 --layers 4 --width 128 --heads 4 --batch 12 --steps 60 \
+	  --watch 10 --out $(PAGE)/run --overwrite
+	$(BUILD)/needle inside --checkpoint $(PAGE)/run --batch 12 --length 64 --html $(PAGE)/inside.html
+	python3 tests/page/drive.py $(PAGE)/inside.html $(PAGE)
+
 bench: build
 	$(BUILD)/needle bench
 
@@ -39,6 +50,14 @@ build: deps
 test: deps
 	$(call compile,$(BUILD)-test,-DNEEDLE_CUDA=EMULATED)
 	cd $(BUILD)-test && $(RUN_TESTS)
+
+# Each under its title, which is the first line of its source. Threads that wait must not keep a core.
+lessons: deps
+	$(call compile,$(BUILD),-DNEEDLE_CUDA=AUTO -DNEEDLE_TESTS=OFF,lessons)
+	@cd $(BUILD)/lessons && for source in $(CURDIR)/lessons/*.cpp; do \
+	  printf '\n===== %s\n\n' "$$(sed -n '1s,^// ,,p' $$source)"; \
+	  GOMP_SPINCOUNT=3000 ./$$(basename $$source .cpp) || exit 1; \
+	done
 
 asan: deps
 	$(call compile,$(BUILD)-asan,-DNEEDLE_CUDA=EMULATED -DNEEDLE_SANITIZE=ON)

@@ -144,7 +144,7 @@ nlohmann::json op_rows(Work& work, Device device) {
     const double of_rate = is_product(row.op) ? row.operations / row.seconds / rate : 0,
                  of_bandwidth = row.bytes / row.seconds / bandwidth;
     rows.push_back({{"op", row.op},
-                    {"phase", row.phase == Phase::forward ? "forward" : "backward"},
+                    {"phase", name_of(row.phase)},
                     {"calls", row.calls / kSteps},
                     {"seconds", row.seconds / kSteps},
                     {"operations", row.operations / kSteps},

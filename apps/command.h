@@ -25,6 +25,7 @@ void add_compare(CLI::App& program, Outcome& outcome);
 void add_devices(CLI::App& program, Outcome& outcome);
 void add_cost(CLI::App& program, Outcome& outcome);
 void add_gradcheck(CLI::App& program, Outcome& outcome);
+void add_inside(CLI::App& program, Outcome& outcome);
 void add_check(CLI::App& program, Outcome& outcome);
 void add_attention(CLI::App& program, Outcome& outcome);
 

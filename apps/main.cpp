@@ -27,6 +27,7 @@ int main(int count, char** arguments) {
   needle::add_generate(program, outcome);
   needle::add_export(program, outcome);
   needle::add_inspect(program, outcome);
+  needle::add_inside(program, outcome);
   needle::add_check(program, outcome);
   needle::add_attention(program, outcome);
   needle::add_decoder(program, outcome);

@@ -83,6 +83,11 @@ void add_run_options(CLI::App& command, TrainOptions& options) {
   flag("--strict", options.settings.model.strict, "A real position that may read nothing is an error");
   flag("--anomaly", options.anomaly, "Name the first operation that makes a NaN or infinity; slower");
   flag("--graph", options.graph, "On cuda: record a step once and replay it, which spares the host's work");
+  add_value(
+      command, "--watch", options.watch,
+      "Every so many steps, measure gradients, updates, activations and attention by layer, for `needle "
+      "inside`; 0: never")
+      ->group("Run");
   folder("--out", options.out,
          "Folder of the run [runs/<data>-<n>, the next free n]; with --resume, of a new run that goes on "
          "from there");
@@ -96,9 +101,9 @@ void add_run_options(CLI::App& command, TrainOptions& options) {
 
 /// A run that goes on keeps its settings; only its file may have moved, and how it is computed and shown.
 void refuse_changes(const CLI::App& command) {
-  constexpr std::string_view kFree[] = {"--lines",  "--text",    "--device",   "--threads", "--gemm",
-                                        "--strict", "--anomaly", "--graph",    "--resume",  "--json",
-                                        "--help",   "--out",     "--overwrite"};
+  constexpr std::string_view kFree[] = {"--lines",  "--text",    "--device", "--threads",  "--gemm",
+                                        "--strict", "--anomaly", "--graph",  "--watch",    "--resume",
+                                        "--json",   "--help",    "--out",    "--overwrite"};
   for (const CLI::Option* option : command.get_options()) {
     const std::string name = option->get_name();
     require(option->count() == 0 || std::ranges::find(kFree, name) != std::end(kFree), "train: ", name,

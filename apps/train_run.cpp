@@ -13,6 +13,7 @@
 #include "needle/anomaly.h"
 #include "needle/io/checkpoint.h"
 #include "needle/train/training.h"
+#include "needle/train/watch.h"
 
 namespace needle {
 
@@ -141,6 +142,10 @@ void run_training(const TrainOptions& options, const std::function<bool()>& stop
   if (beginning.weights) load_weights(*beginning.weights, trainer.model());
   RunFolder run = open_run(options, checkpoint, trainer);
 
+  require(options.watch >= 0, "train: --watch must be at least 0, got ", options.watch);
+  require(options.watch == 0 || !(options.graph || options.anomaly),
+          "train: --watch looks at each of its steps, which goes with neither --graph nor --anomaly");
+
   AnomalyDetector detector;
   const ObserverScope watch(options.anomaly ? &detector : nullptr);
   if (options.graph) trainer.record_steps();
@@ -150,6 +155,11 @@ void run_training(const TrainOptions& options, const std::function<bool()>& stop
   const std::int64_t first = trainer.steps_done();
   TrainingEvents events;
   events.stop = stop;
+  std::optional<TrainingWatch> inside;
+  if (options.watch > 0) {
+    inside.emplace(trainer.model().parameters(), run.watch_file(), options.watch, trainer.steps_done());
+    events.observer = [&](std::int64_t step) { return inside->of_step(step, current_observer()); };
+  }
   events.on_step = [&](const StepResult& step, std::optional<double> validation_loss) {
     const double a_step = (now() - start) / static_cast<double>(step.step - first);
     report->step(step, validation_loss, a_step * static_cast<double>(settings.steps - step.step));

@@ -19,6 +19,7 @@ struct TrainOptions {
   std::string out, resume, from;
   std::vector<std::string> model_given;  ///< names of the model's settings that the command line gives
   bool context_given = false;            ///< else it is made for the task
+  std::int64_t watch = 0;                ///< steps from one look inside to the next; 0: none
   bool anomaly = false, graph = false, overwrite = false, json = false;
 };
 

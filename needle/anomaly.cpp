@@ -19,7 +19,7 @@ void AnomalyDetector::after(const OpEvent& event) {
   for (const NDArray& input : event.inputs) shapes << ' ' << input.shape();
   shapes << " ->";
   for (const NDArray& output : event.outputs) shapes << ' ' << output.shape();
-  fail("anomaly: ", event.op, event.phase == Phase::forward ? " (forward)" : " (backward)", " in ",
+  fail("anomaly: ", event.op, " (", name_of(event.phase), ") in ",
        event.path.empty() ? "the model" : event.path, " makes a NaN or infinity out of finite inputs;",
        shapes.str());
 }

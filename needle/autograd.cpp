@@ -10,6 +10,7 @@ namespace needle {
 
 namespace {
 thread_local bool recording = true;
+thread_local std::int64_t nodes_recorded = 0;
 }  // namespace
 
 bool grad_enabled() { return recording; }
@@ -117,6 +118,7 @@ std::vector<Tensor> apply_op(std::unique_ptr<Op> op, const std::vector<Tensor>& 
   if (wanted && recording) {
     node = std::make_shared<Node>();
     node->path = current_path();
+    node->number = nodes_recorded++;
     node->operations = operations;
     const Reads reads = op->reads();
     const auto reads_bit = [](std::uint64_t bits, std::size_t index) {
@@ -141,7 +143,7 @@ std::vector<Tensor> apply_op(std::unique_ptr<Op> op, const std::vector<Tensor>& 
   if (observer) {
     const ObserverScope inner(nullptr);
     const NDArrays kept = node ? kept_by(*node) : NDArrays();
-    observer->after({name, Phase::forward, current_path(), arrays, results, operations, kept});
+    observer->after({name, Phase::forward, current_path(), arrays, results, operations, kept, node.get()});
   }
   std::vector<Tensor> outputs;
   outputs.reserve(results.size());

@@ -165,7 +165,7 @@ class Op {
   /// The fast gradient; by default gradient() without recording.
   virtual void add_gradient(std::vector<NDArray> out_grads, const Saved& saved, GradientSums& into);
   virtual Reads reads() const { return {}; }
-  /// What compute() left in the op itself for the gradient.
+  /// What the op itself holds: what compute() left for the gradient, and arrays that it was made with.
   virtual NDArrays kept() const { return {}; }
   /// Arithmetic operations of compute(), counted from the arrays: by default one an output element.
   virtual double operations(std::span<const NDArray> inputs, std::span<const NDArray> outputs) const;

@@ -11,7 +11,7 @@ namespace needle {
 namespace {
 
 /// The recorded sum of two gradients of one value.
-struct SumOp final : Op {
+struct AddGradientsOp final : Op {
   const char* name() const override { return "add"; }
   NDArrays compute(const NDArrays& x) override { return {binary(Add{}, x[0], x[1])}; }
   Tensors gradient(const Tensors& g, const Saved&, const Needs&) override { return {g[0], g[0]}; }
@@ -236,7 +236,7 @@ class Walk final : public GradientSums {
     if (!differentiable_)
       sum.add(gradient.array());
     else
-      sum.tensor = sum.tensor.defined() ? apply_op<SumOp>({sum.tensor, gradient}) : gradient;
+      sum.tensor = sum.tensor.defined() ? apply_op<AddGradientsOp>({sum.tensor, gradient}) : gradient;
   }
 
   void visit(const std::shared_ptr<Node>& node) {
@@ -301,7 +301,7 @@ class Walk final : public GradientSums {
     for (const Node::Slot& slot : node.inputs) {
       if (slot.array.defined()) inputs.push_back(slot.array);
     }
-    observer->before({node.op->name(), Phase::backward, node.path, inputs, {}, 0});
+    observer->before({node.op->name(), Phase::backward, node.path, inputs, {}, 0, {}, &node});
     add_gradient();
     observer->computed(inputs);
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
@@ -313,7 +313,7 @@ class Walk final : public GradientSums {
         outputs.push_back(sum->array);
     }
     observer->after({node.op->name(), Phase::backward, node.path, inputs, outputs,
-                     node.op->gradient_operations(node.operations, needs_), kept});
+                     node.op->gradient_operations(node.operations, needs_), kept, &node});
   }
 
   const Borders& borders_;

@@ -5,6 +5,7 @@
 #include "needle/counters.h"
 #include "needle/generate/generator.h"
 #include "needle/inspect/boundary.h"
+#include "needle/inspect/inside.h"
 #include "needle/models/convolutional.h"
 #include "needle/models/decoder.h"
 #include "needle/models/encoder.h"

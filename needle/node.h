@@ -34,7 +34,8 @@ struct Node {
   std::string path;
   double operations = 0;  ///< of compute(), where an observer watched it
   bool released = false;
-  std::int64_t depth = 0;  ///< one more than the deepest of the nodes that its inputs came from
+  std::int64_t number = 0;  ///< in the order in which this thread recorded
+  std::int64_t depth = 0;   ///< one more than the deepest of the nodes that its inputs came from
 };
 
 /// Nodes that a walk does not enter.

@@ -8,11 +8,16 @@
 
 namespace needle {
 
-/// Whether an op computes its outputs or the gradients of its inputs.
-enum class Phase { forward, backward };
+struct Node;
+
+/// Whether an op computes its outputs or the gradients of its inputs, or an optimizer steps.
+enum class Phase { forward, backward, optimizer };
+inline const char* name_of(Phase phase) {
+  return phase == Phase::forward ? "forward" : phase == Phase::backward ? "backward" : "optimizer";
+}
 
 /// One application of an op. Forward: its inputs and outputs. Backward: the kept inputs and the incoming
-/// gradients as inputs, the gradients of its inputs as outputs.
+/// gradients as inputs, the gradients of its inputs as outputs. An optimizer's step: neither.
 struct OpEvent {
   const char* op;
   Phase phase;
@@ -23,6 +28,7 @@ struct OpEvent {
   /// Forward: what the graph keeps for the gradient, parameters left out. Backward: gradients that stay with
   /// leaves.
   std::span<const NDArray> kept = {};
+  const Node* node = nullptr;  ///< what recorded the op (needle/node.h); none where nothing did
 };
 
 /// Is told of every op while an ObserverScope holds it. Ops that an op uses inside are part of it and not

@@ -144,16 +144,17 @@ Boundary measure_boundary(SequenceModel& model, const SequenceInput& input, Gene
   return boundary;
 }
 
-SequenceInput random_input(const ModelConfig& config, std::int64_t length, Generator& random, Device device) {
+SequenceInput random_input(const ModelConfig& config, std::int64_t length, Generator& random, Device device,
+                           std::int64_t batch) {
   const auto ids = [&] {
-    std::vector<std::int64_t> row;
-    for (std::int64_t t = 0; t < length; ++t) row.push_back(random.below(config.vocabulary));
-    return NDArray::from(row, {1, length}, device);
+    std::vector<std::int64_t> tokens;
+    for (std::int64_t i = 0; i < batch * length; ++i) tokens.push_back(random.below(config.vocabulary));
+    return NDArray::from(tokens, {batch, length}, device);
   };
   SequenceInput input{};
   if (config.kind == ModelKind::patches)
-    input.features = NDArray::random({Distribution::Kind::normal, 0, 1}, {1, length, config.features}, random,
-                                     DType::f32, device);
+    input.features = NDArray::random({Distribution::Kind::normal, 0, 1}, {batch, length, config.features},
+                                     random, DType::f32, device);
   else
     input.ids = ids();
   if (config.kind == ModelKind::encoder_decoder) input.source_ids = ids();

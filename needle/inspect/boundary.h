@@ -45,9 +45,9 @@ struct Boundary {
 /// changes. Throws where the model does.
 Boundary measure_boundary(SequenceModel& model, const SequenceInput& input, Generator& random);
 
-/// One row of random tokens (or features), with a source of the same length where the model wants one.
+/// Rows of random tokens (or features), with a source of the same length where the model wants one.
 SequenceInput random_input(const ModelConfig& config, std::int64_t length, Generator& random,
-                           Device device = cpu());
+                           Device device = cpu(), std::int64_t batch = 1);
 
 /// Whether models of that config promise that no position reads the future.
 bool claims_causality(const ModelConfig& config);

@@ -16,10 +16,8 @@ Tensors leaves(const NDArrays& arrays) {
   return result;
 }
 
-/// d f / d inputs[which] by central differences of two steps, extrapolated so that the step's error falls
-/// with its fourth power (Richardson 1911).
+/// d f / d inputs[which].
 NDArray finite_differences(const TensorFunction& f, const NDArrays& inputs, std::size_t which) {
-  constexpr double kStep = 1e-3;
   const NDArray& x = inputs[which];
   std::vector<double> values = x.to_vector<double>(), slopes;
   for (double& value : values) {
@@ -30,10 +28,7 @@ NDArray finite_differences(const TensorFunction& f, const NDArrays& inputs, std:
       changed[which] = NDArray::from(values, x.shape(), x.device());
       return f(leaves(changed)).item();
     };
-    const auto slope = [&](double step) {
-      return (value_at(middle + step) - value_at(middle - step)) / (2 * step);
-    };
-    slopes.push_back((4 * slope(kStep / 2) - slope(kStep)) / 3);
+    slopes.push_back(slope_of(value_at, middle));
     value = middle;
   }
   return NDArray::from(slopes, x.shape(), x.device());
@@ -50,6 +45,12 @@ TensorFunction derivative_along(const TensorFunction& f, const NDArrays& directi
 }
 
 }  // namespace
+
+double slope_of(const std::function<double(double)>& value_at, double x) {
+  constexpr double kStep = 1e-3;
+  const auto slope = [&](double step) { return (value_at(x + step) - value_at(x - step)) / (2 * step); };
+  return (4 * slope(kStep / 2) - slope(kStep)) / 3;
+}
 
 GradientCheckRow check_gradient(const std::string& op, const TensorFunction& function, const NDArrays& at,
                                 int order) {

@@ -31,8 +31,6 @@ std::string joined(const std::vector<Shape>& shapes) {
   return text.str();
 }
 
-const char* name_of(Phase phase) { return phase == Phase::forward ? "forward" : "backward"; }
-
 }  // namespace
 
 Profiler::Profiler() : origin_(now()) {}

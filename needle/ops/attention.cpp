@@ -87,6 +87,8 @@ struct AttentionKernels {
   AttentionOptions options;
   NDArray log_sum;  // of each query's exponentials: the weights are made from it again
 
+  NDArrays kept() const { return {log_sum, options.key_mask, options.allowed}; }
+
   /// [batch, heads, queries, value width], laid out [batch, queries, heads, value width], so that merging the
   /// heads is a view.
   NDArray forward(const NDArrays& inputs) {
@@ -155,7 +157,7 @@ struct AttentionOp final : FusedOp {
 
   const char* name() const override { return "attention"; }
   Reads reads() const override { return {Reads::kAll, 1}; }
-  NDArrays kept() const override { return {kernels.log_sum}; }
+  NDArrays kept() const override { return kernels.kept(); }
 
   Tensors definition(const Tensors& inputs) const override {
     return {attention_definition(inputs[0], inputs[1], inputs[2], kernels.options,
@@ -206,7 +208,7 @@ struct SelfAttentionOp final : FusedOp {
 
   const char* name() const override { return "attention"; }
   Reads reads() const override { return {Reads::kAll, 1}; }
-  NDArrays kept() const override { return {kernels.log_sum}; }
+  NDArrays kept() const override { return kernels.kept(); }
 
   Tensors definition(const Tensors& inputs) const override {
     const Tensors parts = split_heads(inputs[0], heads, key_heads);

@@ -36,6 +36,7 @@ struct CrossEntropyOp final : FusedOp {
   CrossEntropySettings settings;
 
   const char* name() const override { return "cross_entropy"; }
+  NDArrays kept() const override { return {labels}; }
 
   Tensors definition(const Tensors& inputs) const override {
     return {cross_entropy_rows_definition(inputs[0], labels, settings)};
@@ -76,7 +77,11 @@ struct LinearCrossEntropyOp final : FusedOp {
   NDArrays gradients;  // theirs, for a gradient of 1
 
   const char* name() const override { return "linear_cross_entropy"; }
-  NDArrays kept() const override { return gradients; }
+  NDArrays kept() const override {
+    NDArrays all = gradients;
+    all.push_back(labels);
+    return all;
+  }
 
   Tensors definition(const Tensors& inputs) const override {
     const Tensor product = matmul(cast(inputs[0], inputs[1].dtype()), transpose(inputs[1]));

@@ -12,6 +12,7 @@ struct GatherRowsOp final : Op {
   explicit GatherRowsOp(NDArray which) : ids(std::move(which)) {}
   NDArray ids;
   const char* name() const override { return "gather_rows"; }
+  NDArrays kept() const override { return {ids}; }
   NDArrays compute(const NDArrays& inputs) override {
     const NDArray y = NDArray::empty({ids.count(), inputs[0].size(1)}, inputs[0].dtype(), inputs[0].device());
     y.device()->gather_rows(inputs[0].view(), ids.view(), y.view());
@@ -33,6 +34,7 @@ struct ScatterRowsOp final : Op {
   NDArray ids;
   std::int64_t rows;
   const char* name() const override { return "scatter_rows"; }
+  NDArrays kept() const override { return {ids}; }
   NDArrays compute(const NDArrays& inputs) override {
     const NDArray table = NDArray::zeros({rows, inputs[0].size(1)}, inputs[0].dtype(), inputs[0].device());
     table.device()->scatter_add_rows(inputs[0].view(), ids.view(), table.view());
@@ -46,6 +48,7 @@ struct GatherOp final : Op {
   int axis;
   NDArray index;
   const char* name() const override { return "gather"; }
+  NDArrays kept() const override { return {index}; }
   NDArrays compute(const NDArrays& inputs) override {
     const NDArray y = NDArray::empty(index.shape(), inputs[0].dtype(), inputs[0].device());
     y.device()->gather(inputs[0].view(), axis, index.view(), y.view());
@@ -62,6 +65,7 @@ struct ScatterAddOp final : Op {
   NDArray index;
   Shape shape;
   const char* name() const override { return "scatter_add"; }
+  NDArrays kept() const override { return {index}; }
   NDArrays compute(const NDArrays& inputs) override {
     const NDArray y = NDArray::zeros(shape, inputs[0].dtype(), inputs[0].device());
     y.device()->scatter_add(inputs[0].view(), axis, index.view(), y.view());

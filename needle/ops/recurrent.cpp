@@ -72,7 +72,7 @@ struct RecurrenceOp final : FusedOp {
 
   const char* name() const override { return "recurrence"; }
   Reads reads() const override { return {Reads::kAll, 1}; }
-  NDArrays kept() const override { return {remembered}; }
+  NDArrays kept() const override { return {remembered, real}; }
 
   Tensors definition(const Tensors& inputs) const override {
     const RecurrentStates result =

@@ -39,6 +39,7 @@ struct RotaryOp final : FusedOp {
   double direction;
 
   const char* name() const override { return "rotary"; }
+  NDArrays kept() const override { return {positions}; }
   Reads reads() const override { return {}; }
 
   Tensors definition(const Tensors& inputs) const override {

@@ -113,7 +113,13 @@ void Optimizer::step() {
   std::vector<ParameterArrays> arrays;
   for (const auto& [index, parameter] : with_gradients())
     arrays.push_back(arrays_of(index, decays[index], *parameter));
+  Observer* const observer = current_observer();
+  const NDArray states[] = {state_};  // whose device is waited for
+  if (observer) observer->before({name(), Phase::optimizer, current_path(), states, {}, 0});
   step_arrays(state_.device(), arrays, state_.mutable_view());
+  if (!observer) return;
+  observer->computed(states);
+  observer->after({name(), Phase::optimizer, current_path(), states, {}, 0});
 }
 
 void Optimizer::clip(const ClippingSettings& settings) {

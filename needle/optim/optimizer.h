@@ -24,6 +24,7 @@ std::vector<ParameterGroup> groups_by_rank(const std::vector<Parameter>& paramet
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
+  virtual const char* name() const = 0;
 
   /// One step at `learning_rate`, with all gradients multiplied by `gradient_scale`.
   void step(double learning_rate, double gradient_scale = 1);
@@ -78,6 +79,7 @@ class Optimizer {
 /// w -= rate (g + decay w + momentum u) (Sutskever et al. 2013, section 2).
 class Sgd : public Optimizer {
  public:
+  const char* name() const override { return "sgd"; }
   explicit Sgd(std::vector<ParameterGroup> groups, double momentum = 0, bool nesterov = false);
 
  protected:
@@ -94,6 +96,7 @@ enum class AdamDecay { coupled, decoupled };
 /// Adam and AdamW.
 class Adam : public Optimizer {
  public:
+  const char* name() const override { return settings_.decoupled ? "adamw" : "adam"; }
   explicit Adam(std::vector<ParameterGroup> groups, AdamDecay decay, double beta1 = 0.9, double beta2 = 0.999,
                 double epsilon = 1e-8);
 

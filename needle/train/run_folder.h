@@ -20,6 +20,8 @@ struct LossRow {
   double learning_rate = 0, gradient_norm = 0, tokens_per_second = 0;
 };
 
+inline constexpr const char* kWatchFile = "watch.csv";
+
 /// A run on disk: step-N/ (the newest checkpoint), best/ (the one with the least validation loss),
 /// losses.csv.
 class RunFolder {
@@ -40,6 +42,8 @@ class RunFolder {
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path losses_file() const { return path_ / "losses.csv"; }
+  /// What `needle train --watch` saw (watch.h), if it did.
+  std::filesystem::path watch_file() const { return path_ / kWatchFile; }
   std::filesystem::path best() const { return path_ / "best"; }
   std::filesystem::path checkpoint(std::int64_t step) const;
 

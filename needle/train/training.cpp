@@ -21,7 +21,11 @@ bool train(Trainer& trainer, RunFolder& run, const TrainingEvents& events) {
   constexpr double kPause = 0.2;
   double told = now();
   while (trainer.steps_done() < settings.steps) {
-    trainer.begin_step();
+    {
+      const ObserverScope watch(events.observer ? events.observer(trainer.steps_done() + 1)
+                                                : current_observer());
+      trainer.begin_step();
+    }
     const std::int64_t step = trainer.steps_done();
     const bool last = step == settings.steps, evaluates = last || step % settings.evaluate_every == 0,
                saves = last || step % settings.save_every == 0;

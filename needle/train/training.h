@@ -15,6 +15,8 @@ struct TrainingEvents {
   std::function<void(const StepResult&, std::optional<double> validation_loss)> on_step;
   /// Asked after each step: whether to save and stop.
   std::function<bool()> stop;
+  /// Asked before each step, counted from 1: who watches it (needle/observer.h), if anyone.
+  std::function<Observer*(std::int64_t step)> observer = {};
 };
 
 /// Trains to the last step, which is evaluated and saved in any case; on the way there evaluates and saves as
