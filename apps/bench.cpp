@@ -116,7 +116,8 @@ void add_bench(CLI::App& program, Outcome&) {
       "Work: decoders W1 (width 128, 4 layers, 64 positions), W2 (384, 6, 256), W3 (768, 12, 64, vocabulary "
       "50257);\n"
       "rnn and lstm (one layer of 256, 128 steps), convolution (six layers of 256),\n"
-      "attention (8 heads of 64, 256 positions). NAME-T has T positions: W1-128, attention-4096.\n"
+      "attention (8 heads of 64, 256 positions); for GPUs G124 (GPT-2's smallest, 8 rows of 1024) and\n"
+      "G124-attention (8 rows, 12 heads of 64). NAME-T has T positions: W1-128, attention-4096.\n"
       "Examples: needle bench --work W1,W2 --floor --per-op\n"
       "          needle bench --work W1 --against \"other-program --config W1\"");
   command->add_option("--work,--config", options->names, "What to measure")
@@ -130,6 +131,7 @@ void add_bench(CLI::App& program, Outcome&) {
       command->add_flag("--floor", options->floor, "What the step could take at best, too");
   CLI::Option* const scaling =
       command->add_flag("--scaling", options->scaling, "Instead: the time against length and threads");
+  command->add_flag("--graph", options->graph, "On cuda: record a step once and replay it");
   add_choice(*command, "--precision", options->precision,
              "Operands of products, and activations between them");
   CLI::Option* const trace = command

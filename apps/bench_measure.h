@@ -14,7 +14,7 @@ namespace needle {
 struct BenchOptions {
   std::vector<std::string> names{"W1", "W2", "W3"};
   std::int64_t steps = 0;
-  bool per_op = false, floor = false, scaling = false;
+  bool per_op = false, floor = false, scaling = false, graph = false;
   std::string trace, against, key = "median_ms";
   DType precision = DType::f32;
   ComputeOptions compute;

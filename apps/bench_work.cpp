@@ -100,11 +100,12 @@ class SequenceWork final : public Work {
 /// Causal attention alone.
 class AttentionWork final : public Work {
  public:
-  AttentionWork(const std::string& name, std::int64_t time, Device device)
-      : Work(name, kBatch * time, device) {
+  AttentionWork(const std::string& name, std::int64_t batch, std::int64_t heads, std::int64_t time, Device device)
+      : Work(name, batch * time, device) {
     Generator random(1);
     const Distribution normal{Distribution::Kind::normal, 0, 1};
-    const Shape shape{kBatch, kHeads, time, kHeadWidth};
+    constexpr std::int64_t kHeadWidth = 64;
+    const Shape shape{batch, heads, time, kHeadWidth};
     const auto draw = [&] {
       return NDArray::random(normal, shape, random, DType::f32, device).cast(product_dtype());
     };
@@ -113,7 +114,6 @@ class AttentionWork final : public Work {
   }
 
  private:
-  static constexpr std::int64_t kBatch = 2, kHeads = 8, kHeadWidth = 64;
   Tensor output() override {
     for (Tensor& tensor : inputs_) tensor.clear_grad();
     return attention(inputs_[0], inputs_[1], inputs_[2], {.causal = true});
@@ -129,7 +129,7 @@ constexpr std::int64_t kLongest = 1 << 17;
 /// The kinds of work, with the positions that each has by itself.
 constexpr std::pair<std::string_view, std::int64_t> kKinds[] = {
     {"W1", 64},    {"W2", 256},          {"W3", 64},        {"rnn", 128},
-    {"lstm", 128}, {"convolution", 256}, {"attention", 256}};
+    {"lstm", 128}, {"convolution", 256}, {"attention", 256}, {"G124-attention", 1024}, {"G124", 1024}};
 
 struct Kind {
   std::string_view name;  // empty: unknown
@@ -161,6 +161,14 @@ std::int64_t Work::parameter_count() const {
 void Work::train(std::vector<Parameter> parameters) {
   parameters_ = std::move(parameters);
   optimizer_.emplace(groups_by_rank(parameters_, 0.1), AdamDecay::decoupled, 0.9, 0.95);
+  optimizer_->set_learning_rate(3e-4);
+}
+
+void Work::update() {
+  if (!optimizer_) return;
+  optimizer_->clip({1});
+  optimizer_->step();
+  optimizer_->clear_gradients();
 }
 
 StepTimes Work::step() {
@@ -171,14 +179,32 @@ StepTimes Work::step() {
   result.backward(seed());
   device_->synchronize();
   const double backward = now();
-  if (optimizer_) {
-    optimizer_->set_learning_rate(3e-4);
-    optimizer_->clip({1});
-    optimizer_->step();
-    optimizer_->clear_gradients();
-    device_->synchronize();
-  }
+  update();
+  device_->synchronize();
   return {forward - start, backward - forward, now() - backward};
+}
+
+double Work::seconds_of(int steps) {
+  const auto whole = [&] {
+    output().backward(seed());
+    update();
+  };
+  device_->synchronize();
+  const double start = now();
+  for (int i = 0; i < steps; ++i) {
+    if (recording_)
+      recording_->run(whole, 0);
+    else
+      whole();
+  }
+  device_->synchronize();
+  return (now() - start) / steps;
+}
+
+void Work::record() {
+  recording_ = device_->new_recording();
+  require(recording_ != nullptr, "bench: steps can be recorded on cuda devices alone, not on ", device_.name());
+  seconds_of(3);  // as always, recorded, and replayed
 }
 
 std::int64_t work_time(const std::string& name) {
@@ -203,7 +229,10 @@ std::unique_ptr<Work> make_work(const std::string& name, Device device) {
   if (kind == "lstm") return std::make_unique<SequenceWork>(name, RecurrentCell::lstm, time, device);
   require(kind != "convolution" || product_dtype() == DType::f32, "bench: convolutions are computed in f32");
   if (kind == "convolution") return std::make_unique<SequenceWork>(name, std::nullopt, time, device);
-  return std::make_unique<AttentionWork>(name, time, device);
+  if (kind == "G124")
+    return std::make_unique<DecoderWork>(name, DecoderConfig::of_size(50257, time, 768, 12, 12), 8, device);
+  if (kind == "G124-attention") return std::make_unique<AttentionWork>(name, 8, 12, time, device);
+  return std::make_unique<AttentionWork>(name, 2, 8, time, device);
 }
 
 void require_work(const std::string& name) {

@@ -33,6 +33,11 @@ class Work {
   virtual std::int64_t logit_count() const { return 0; }
   /// Forward and backward pass, and where there are parameters clipping (norm 1) and AdamW.
   StepTimes step();
+  /// Seconds of a whole step, the mean of `steps` of them with one wait at their end: what a device that runs
+  /// ahead makes of them.
+  double seconds_of(int steps);
+  /// Has the device record a step and replay it in seconds_of(). Throws where it cannot.
+  void record();
 
  protected:
   /// What the forward pass ends with.
@@ -44,11 +49,14 @@ class Work {
   Device device() const { return device_; }
 
  private:
+  void update();
+
   std::string name_;
   std::int64_t tokens_;
   Device device_;
   std::vector<Parameter> parameters_;
   std::optional<Adam> optimizer_;
+  std::unique_ptr<Recording> recording_;
 };
 
 /// Throws unless make_work() knows the name. Computes nothing, so that the process can still fork.
@@ -58,7 +66,8 @@ std::int64_t work_time(const std::string& name);
 /// The name of the same work with other positions.
 std::string work_of_time(const std::string& name, std::int64_t time);
 /// The work of that name: decoders W1, W2, W3; rnn, lstm: one layer of width 256; convolution: six layers x +
-/// gelu( causal convolution of 3); attention: 8 heads of width 64 in 2 rows; each with "-T" for T positions.
+/// gelu( causal convolution of 3); attention: 8 heads of width 64 in 2 rows; G124: GPT-2's smallest decoder, 8
+/// rows, and G124-attention: its attention alone; each with "-T" for T positions.
 /// Throws on another name.
 std::unique_ptr<Work> make_work(const std::string& name, Device device);
 

@@ -16,11 +16,13 @@
 #include "needle/data/rows.h"
 #include "needle/inspect/boundary.h"
 #include "needle/inspect/inside.h"
+#include "needle/inspect/tape_levels.h"
 #include "needle/io/files.h"
 #include "needle/models/model.h"
 #include "needle/ops/elementwise.h"
 #include "needle/ops/reduce.h"
 #include "needle/optim/optimizer.h"
+#include "needle/precision.h"
 #include "needle/train/run_folder.h"
 #include "needle/train/watch.h"
 
@@ -34,8 +36,9 @@ struct InsideOptions {
   std::vector<std::string> entries;
   std::int64_t batch = 2, length = 16, seed = 1;
   int depth = 0, followed = 12;
+  DType precision = DType::f32;
   ComputeOptions compute;
-  bool second = false, json = false;
+  bool precision_given = false, second = false, json = false;
   InsideSettings record;
 };
 
@@ -94,7 +97,7 @@ NDArray random_labels(SequenceModel& model, const SequenceInput& input, Generato
   return NDArray::from(labels, {shape[0], shape[1]}, device);
 }
 
-Scene scene_of(const InsideOptions& options, Device device) {
+Scene scene_of(InsideOptions& options, Device device) {
   Scene scene;
   Generator random(static_cast<std::uint64_t>(options.seed));
   std::optional<SavedModel> saved;
@@ -105,6 +108,7 @@ Scene scene_of(const InsideOptions& options, Device device) {
   } else {
     saved = load_saved_model(options.checkpoint, device);
     scene.model = std::move(saved->model);
+    if (!options.precision_given) options.precision = saved->settings.precision;
   }
   const ModelConfig& config = scene.model->config();
   if (options.text.empty()) {
@@ -190,7 +194,10 @@ Tape watched_step(const InsideOptions& options, Scene& scene, Device device) {
   const auto step = [&](TapeWatch* watch) {
     const ObserverScope scope(watch);
     start_of_walk(options, scene, parameters, watch).backward();
-    optimizer.step(0);  // what a step costs, and every parameter stays as it is
+    // What a step costs, and every parameter stays as it is; what is not finite, clip() keeps away from them.
+    optimizer.set_learning_rate(0);
+    optimizer.clip({});
+    optimizer.step();
   };
   step(nullptr);
   optimizer.clear_gradients();
@@ -217,9 +224,13 @@ std::string too_large(const Tape& tape) {
          megabytes(free) + " are free; a smaller --batch or --length wants less";
 }
 
-/// The same step again in double precision, with every array kept: the numbers are of that.
+/// The same step again with every array kept: the numbers are of that. In double precision, or where products
+/// are of 16 bits, as it was.
 struct Repeated {
-  Repeated(const InsideOptions& options, const Scene& scene) : exact(copy_of(scene, DType::f64, cpu())) {
+  Repeated(const InsideOptions& options, const Scene& scene)
+      : exact(options.precision == DType::f32 ? copy_of(scene, DType::f64, cpu())
+                                              : copy_of(scene, DType::f32, scene.labels.device())) {
+    const PrecisionScope precision(options.precision);
     const ObserverScope scope(&keeper);
     start = start_of_walk(options, exact, exact.model->parameters(), nullptr);
   }
@@ -275,10 +286,14 @@ std::string title_of(const InsideOptions& options, const Scene& scene) {
 void run_inside(InsideOptions options, const Outcome& outcome) {
   const Device device = use(options.compute);
   Scene scene = scene_of(options, device);
-  const Tape tape = watched_step(options, scene, device);
+  const Tape tape = [&] {
+    const PrecisionScope precision(options.precision);
+    return watched_step(options, scene, device);
+  }();
+  levels_of(tape, options.record.only, 1 << 20);  // throws where there is no such module
   const bool numbers = !options.html.empty() || options.json;
   if (!options.trace.empty()) write_trace(options.trace, profiled(tape));
-  if (!options.dot.empty()) write_file_synced(options.dot, inside_dot(tape));
+  if (!options.dot.empty()) write_file_synced(options.dot, inside_dot(tape, options.record.only));
   if (!options.json) {
     print_row("step", title_of(options, scene));
     std::cout << '\n';
@@ -294,6 +309,8 @@ void run_inside(InsideOptions options, const Outcome& outcome) {
     origin.device = device.name();
     origin.machine = device->description();
     origin.order = options.second ? 2 : 1;
+    origin.dtype = options.precision;
+    origin.numbers_dtype = options.precision == DType::f32 ? DType::f64 : DType::f32;
     for (const Parameter& parameter : parameters) {
       origin.parameters += parameter.tensor.array().count();
       origin.parameter_bytes += parameter.tensor.array().bytes();
@@ -362,6 +379,8 @@ void add_inside(CLI::App& program, Outcome& outcome) {
       "--second", options->second,
       "Look into the gradient of half the squared gradient norm: the graph of a gradient's gradient");
   command->add_flag("--json", options->json, "Print one JSON object of everything");
+  add_choice(*command, "--precision", options->precision,
+             "Operands of products, and activations between them; by default the checkpoint's");
   add_compute_options(*command, options->compute);
   add_model_options(*command, options->model);
   command->callback([options, command, &outcome] {
@@ -377,6 +396,7 @@ void add_inside(CLI::App& program, Outcome& outcome) {
       require(options->checkpoint.empty() || option->count() == 0 || option->get_group() != "Model",
               "inside: ", option->get_name(), " can't be given with --checkpoint");
     }
+    options->precision_given = command->count("--precision") > 0;
     if (command->count("--context") == 0)
       options->model.context = std::max(options->model.context, options->length);
     run_inside(*options, outcome);

@@ -65,7 +65,7 @@ std::string shapes_of(const Tape& tape, const TapeOp& op) {
   return text;
 }
 
-constexpr std::size_t kNumber = 4, kName = 32, kShapes = 46, kCell = 9;
+constexpr std::size_t kNumber = 4, kName = 32, kCell = 9;
 
 std::string left(const std::string& text, std::size_t width) {
   const std::size_t length = character_count(text);

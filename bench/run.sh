@@ -69,7 +69,7 @@ for line in open(sys.argv[1]):
     except ValueError:
         continue
     if "work" in row:
-        key = (row["work"].replace("attention-", "A"), row.get("precision", "f32"))
+        key = (row["work"].replace("G124-attention", "A1024"), row.get("precision", "f32"))
         ours.setdefault(key, {})["with a graph" if row.get("graph") else "plain"] = 1e3 * row["seconds"]
     elif "config" in row:
         key = (row["config"], {"float32": "f32", "bfloat16": "bf16"}[row["dtype"]])
@@ -94,12 +94,12 @@ speed() {
   : > results/speed.jsonl
   local failed=0
   # What the goals speak of comes first.
-  measure "G124 attention-1024" --precision bf16 || failed=1
+  measure "G124 G124-attention" --precision bf16 || failed=1
   measure W1 --graph || failed=1
   measure "W1 W2 W3 G124" || failed=1
   if "$python" -c 'import torch' 2> results/torch.log; then
     peer train --config G124 --dtype bfloat16 --opt fused --modes eager,default
-    peer attn --T 1024 --dtype bfloat16
+    peer attn --T 1024 --batch 8 --heads 12 --dtype bfloat16
     peer train --config W1 --opt fused --modes eager,reduce-overhead
     peer train --config W2,W3,G124 --opt fused --modes eager
   else

@@ -62,6 +62,12 @@ function(needle_add_cuda target)
     # After a bare -Werror nvcc would swallow the next option.
     set(warnings -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Wshadow,-Wno-restrict,-Werror)
     set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "--expt-relaxed-constexpr;${warnings}")
+    # Random numbers are the CPU's to the last bit: no product and sum in one rounding.
+    set(exact ${ARGN})
+    list(FILTER exact INCLUDE REGEX "random\\.cu$")
+    if(exact)
+      set_source_files_properties(${exact} PROPERTIES COMPILE_OPTIONS "--expt-relaxed-constexpr;${warnings};--fmad=false")
+    endif()
     target_link_libraries(${target} PRIVATE CUDA::cudart_static CUDA::cublas)
   endif()
 endfunction()

@@ -66,9 +66,6 @@ void Node::release() {
   released = true;
 }
 
-namespace {
-
-/// What would be gone without the node: not the parameters.
 NDArrays kept_by(const Node& node) {
   NDArrays kept = node.op->kept();
   for (const Node::Slot& slot : node.inputs) {
@@ -78,8 +75,6 @@ NDArrays kept_by(const Node& node) {
   std::erase_if(kept, [](const NDArray& array) { return !array.defined(); });
   return kept;
 }
-
-}  // namespace
 
 std::vector<Tensor> apply_op(std::unique_ptr<Op> op, const std::vector<Tensor>& inputs) {
   std::vector<NDArray> arrays;
@@ -280,6 +275,24 @@ std::vector<Tensor> FusedOp::gradient(const std::vector<Tensor>& out_grads, cons
     if (needs[i]) result[i] = found[next++];
   }
   return result;
+}
+
+std::vector<std::shared_ptr<Node>> nodes_of(const Tensor& y) {
+  std::vector<std::shared_ptr<Node>> nodes;
+  std::unordered_set<const Node*> seen;
+  const auto visit = [&](const std::shared_ptr<Node>& node) {
+    if (!node || !seen.insert(node.get()).second) return;
+    require(!node->released,
+            "the graph of this value was walked before and is freed; pass retain_graph to keep it");
+    nodes.push_back(node);
+  };
+  visit(y.body()->node);
+  for (std::size_t next = 0; next < nodes.size(); ++next) {
+    const std::shared_ptr<Node> node = nodes[next];
+    for (const Node::Slot& slot : node->inputs) visit(slot.node);
+  }
+  std::ranges::sort(nodes, {}, [](const std::shared_ptr<Node>& node) { return node->number; });
+  return nodes;
 }
 
 std::vector<Tensor> leaves_of(const std::vector<Tensor>& ys) {

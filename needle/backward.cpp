@@ -302,6 +302,7 @@ class Walk final : public GradientSums {
       if (slot.array.defined()) inputs.push_back(slot.array);
     }
     observer->before({node.op->name(), Phase::backward, node.path, inputs, {}, 0, {}, &node});
+    if (!observer->reads_inputs_afterwards()) inputs.clear();
     add_gradient();
     observer->computed(inputs);
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {

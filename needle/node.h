@@ -38,6 +38,12 @@ struct Node {
   std::int64_t depth = 0;   ///< one more than the deepest of the nodes that its inputs came from
 };
 
+/// What would be gone without the node: not the parameters.
+NDArrays kept_by(const Node& node);
+
+/// Every node that `y` depends on, in the order of execution. Throws where the graph was freed.
+std::vector<std::shared_ptr<Node>> nodes_of(const Tensor& y);
+
 /// Nodes that a walk does not enter.
 using Borders = std::unordered_set<const Node*>;
 

@@ -17,7 +17,7 @@ inline const char* name_of(Phase phase) {
 }
 
 /// One application of an op. Forward: its inputs and outputs. Backward: the kept inputs and the incoming
-/// gradients as inputs, the gradients of its inputs as outputs. An optimizer's step: neither.
+/// gradients as inputs, the gradients of its inputs as outputs. An optimizer's step: its numbers as inputs.
 struct OpEvent {
   const char* op;
   Phase phase;
@@ -40,6 +40,9 @@ class Observer {
   /// At once when the op has computed `outputs`; after() follows when its operations are counted.
   virtual void computed(std::span<const NDArray> /*outputs*/) {}
   virtual void after(const OpEvent&) = 0;
+  /// Whether after() of a backward event reads its inputs. As long as they are held for it, no gradient can
+  /// overwrite one of them, and memory is used that would not be otherwise.
+  virtual bool reads_inputs_afterwards() const { return true; }
 };
 
 /// Throws what a device failed at again, with the op and the module whose work it was.

@@ -36,5 +36,10 @@ while IFS= read -r place; do
   complain "$place: device library above the backends"
 done < <(grep -rnE 'cblas_|dnnl|cuda[A-Za-z_]*\.h|omp_|#pragma omp' needle apps --include='*.h' --include='*.cpp')
 
+# Sums that come in any order would differ from run to run.
+while IFS= read -r place; do
+  complain "$place: an atomic that adds or chooses in any order"
+done < <(grep -rnE 'atomic(Add|Sub|Exch|Min|Max|And|Or|Xor|Inc|Dec)|\bred\.' backends/cuda)
+
 if [ "$failures" -gt 0 ]; then exit 1; fi
-echo "layers: every include points down"
+echo "layers: every include points down; no kernel adds atomically"

@@ -136,6 +136,13 @@ TEST(CudaBackend, WrongIndicesAreToldOfWhenTheHostNextWaits) {
 
 // --- failures of the device ----------------------------------------------------------------------------
 
+TEST(CudaBackend, SaysWhetherTheDriverIsMissingOrTooOld) {
+  EXPECT_EQ(why_no_devices(cudaErrorInsufficientDriver, 0, 13000), "no NVIDIA driver was found");
+  EXPECT_TRUE(contains(why_no_devices(cudaErrorInsufficientDriver, 11040, 13000),
+                       std::vector<std::string>{"too old", "CUDA 11.4", "wants 13.0"}));
+  EXPECT_EQ(why_no_devices(cudaErrorNoDevice, 13000, 13000), cudaGetErrorString(cudaErrorNoDevice));
+}
+
 // Without checks, as under AddressSanitizer, kernels may read the host's memory.
 #define NEEDLE_WANTS_CHECKED_KERNELS \
   if (!emu::checked_build()) GTEST_SKIP() << "wants kernels whose accesses are checked"
@@ -154,7 +161,7 @@ TEST(CudaBackend, AFailureIsSeenWhenTheHostWaitsAndSaysHowToFindIt) {
   const std::string message = error_of([&] { backend.synchronize(); });
   emu::clear_errors();
   EXPECT_TRUE(
-      contains(message, std::vector<std::string>{"cuda:0", "cudaErrorIllegalAddress", "NEEDLE_CUDA_SYNC=1"}));
+      contains(message, std::vector<std::string>{"cuda:0", "in synchronize()", "cudaErrorIllegalAddress", "NEEDLE_CUDA_SYNC=1"}));
 }
 
 TEST(CudaBackend, WaitingAfterEachLaunchNamesTheKernelTheOpAndTheModule) {

@@ -117,6 +117,22 @@ TEST_P(InsideTest, SumsAreThoseOfTheCounterAndOfTheMemory) {
   EXPECT_EQ(named, most);
 }
 
+TEST_P(InsideTest, WatchingTakesNoMemory) {
+  Scene its = scene(DType::f32);
+  const auto peak_of = [&](Observer* observer) {
+    its.model->clear_gradients();
+    device()->trim_memory();
+    const std::size_t before = device()->memory_stats().live;
+    const ObserverScope scope(observer);
+    its.loss().backward();
+    return device()->memory_stats().peak - before;
+  };
+  peak_of(nullptr);
+  TapeWatch watch(device(), its.model->parameters());
+  const std::size_t watched = peak_of(&watch);
+  EXPECT_EQ(watched, peak_of(nullptr));
+}
+
 TEST_P(InsideTest, EveryOpStandsInOneLevelAndEveryEdgeJoinsBoxes) {
   Scene its = scene(DType::f32);
   TapeWatch watch(device(), its.model->parameters());
@@ -263,6 +279,29 @@ TEST(InsideRecord, TellsAllOfItAsJsonAndOnAPage) {
   }
   EXPECT_FALSE(parameters.front().tensor.grad().defined());  // untouched
   EXPECT_THROW(record(Tensor(NDArray::zeros({}))), Error);
+  EXPECT_GT(shown.at("ops").at(0).at("operations"), 0);
+  EXPECT_GT(shown.at("totals").at("kept_bytes"), 0);
+  loss.backward();
+  EXPECT_THROW(record(loss), Error);  // the graph is gone
+}
+
+TEST(InsideRecord, ALargeDefinitionHasNoPictureButADifference) {
+  Scene its(changed_model("", ModelKind::lstm, [](ModelConfig& c) { c.layers = 1; }).config, cpu(),
+            DType::f64);
+  Generator random(1);
+  its.input = random_input(its.model->config(), 40, random, cpu());
+  its.labels = NDArray::zeros({1, 40}, DType::i64);
+  TapeWatch watch(cpu(), its.model->parameters());
+  const Tensor loss = its.loss();
+  watch.adopt(nodes_of(loss));
+  const Tape tape = watch.finish();
+  const TapeValues values(tape, loss);
+  const nlohmann::json shown = inside_json(tape, &values, "", {});
+  const auto recurrence =
+      std::ranges::find_if(shown.at("ops"), [](const auto& op) { return op.at("op") == "recurrence"; });
+  ASSERT_NE(recurrence, shown.at("ops").end());
+  EXPECT_TRUE(recurrence->at("definition").at("level").is_null());
+  EXPECT_LT(recurrence->at("definition").at("relative"), 1e-9);
 }
 
 TEST(InsideRecord, SaysWhatCannotBeComputedAgain) {
@@ -291,13 +330,15 @@ TEST(InsideRecord, KnowsTheSourcesOfEveryOp) {
   }
   EXPECT_GT(seen.size(), 40u);
   for (const std::string& op : seen) {
-    bool computes = false;
+    bool computes = false, has_kernel = op == "checkpoint" || op == "flip" || op == "identity";
     for (const OpSource& source : sources_of(op)) {
       computes |= std::string(source.what) == "compute";
+      has_kernel |=
+          std::string(source.what).starts_with("kernel") || std::string(source.what).starts_with("functor");
       EXPECT_GT(source.line, 0);
       EXPECT_NE(std::string(source.text), "");
     }
-    EXPECT_TRUE(computes) << op;
+    EXPECT_TRUE(computes && has_kernel) << op;
   }
 }
 

@@ -93,6 +93,28 @@ TEST_F(ProgramTest, AWatchedRunIsTheSameRun) {
   ASSERT_EQ(page.code, 0) << page.errors;
   EXPECT_NE(read_file(folder_ / "page.html").find("attention entropy"), std::string::npos);
   EXPECT_EQ(run({"train", "--resume", "watched", "--watch", "-1"}).code, 2);
+
+  // A row that a crash cut short is left out; one that says nothing is an error; a new run forgets them all.
+  std::ofstream(folder_ / "watched" / "watch.csv", std::ios::app) << "7,blocks.0,dead";
+  EXPECT_EQ(run({"inside", "--checkpoint", "watched", "--json"}).code, 0);
+  std::ofstream(folder_ / "watched" / "watch.csv", std::ios::app) << " units,,x\n";
+  const Result damaged = run({"inside", "--checkpoint", "watched", "--json"});
+  EXPECT_EQ(damaged.code, 2);
+  EXPECT_TRUE(contains(damaged.errors, "watch.csv"));
+  Arguments again = training("watched", 5);
+  again.push_back("--overwrite");
+  ASSERT_EQ(run(again).code, 0);
+  EXPECT_FALSE(fs::exists(folder_ / "watched" / "watch.csv"));
+}
+
+TEST_F(ProgramTest, AStepOfSeveralBatchesIsWatchedAsOne) {
+  Arguments watched = training("watched", 3);
+  watched.insert(watched.end(), {"--watch", "1", "--accumulate", "2"});
+  ASSERT_EQ(run(watched).code, 0);
+  std::set<std::tuple<std::int64_t, std::string, std::string, int>> seen;
+  for (const WatchRow& row : read_watch(folder_ / "watched" / "watch.csv"))
+    EXPECT_TRUE(seen.emplace(row.step, row.layer, row.quantity, row.head).second)
+        << row.layer << ' ' << row.quantity;
 }
 
 }  // namespace

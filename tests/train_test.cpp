@@ -10,6 +10,7 @@
 #include "needle/io/checkpoint.h"
 #include "needle/io/files.h"
 #include "needle/train/training.h"
+#include "tests/on_devices.h"
 #include "tests/temporary_folder.h"
 
 namespace needle {
@@ -76,7 +77,12 @@ std::vector<double> losses_of(Trainer& trainer, int steps) {
   return losses;
 }
 
-TEST(Train, BR052_ARunThatGoesOnIsBitIdenticalToOneThatNeverStopped) {
+class TrainTest : public OnDevice {};
+INSTANTIATE_TEST_SUITE_P(All, TrainTest, testing::ValuesIn(all_devices()), device_name);
+class AnomalyTest : public OnDevice {};
+INSTANTIATE_TEST_SUITE_P(All, AnomalyTest, testing::ValuesIn(all_devices()), device_name);
+
+TEST_P(TrainTest, BR052_ARunThatGoesOnIsBitIdenticalToOneThatNeverStopped) {
   const std::unique_ptr<Dataset> data = small_data();
   for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::adam, OptimizerKind::sgd}) {
     TrainSettings settings = small_settings();
@@ -84,7 +90,7 @@ TEST(Train, BR052_ARunThatGoesOnIsBitIdenticalToOneThatNeverStopped) {
     settings.model.dropout = 0.2;
     settings.accumulate = 2;
     settings.label_smoothing = 0.1;
-    Trainer whole(settings, *data), first(settings, *data);
+    Trainer whole(settings, *data, device()), first(settings, *data, device());
     const std::vector<double> expected = losses_of(whole, 10);
     std::vector<double> losses = losses_of(first, 4);
     const TemporaryFolder folder;
@@ -93,7 +99,7 @@ TEST(Train, BR052_ARunThatGoesOnIsBitIdenticalToOneThatNeverStopped) {
 
     TrainSettings restored = load_saved_run(folder / "step-4").settings;
     const std::unique_ptr<Dataset> again = small_data();
-    Trainer second(restored, *again);
+    Trainer second(restored, *again, device());
     second.load(folder / "step-4");
     EXPECT_EQ(second.best_validation(), first.best_validation());
     for (const double loss : losses_of(second, 6)) losses.push_back(loss);
@@ -103,15 +109,15 @@ TEST(Train, BR052_ARunThatGoesOnIsBitIdenticalToOneThatNeverStopped) {
   }
 }
 
-TEST(Train, S15_AccumulationIsTheSameStepAsOneLargeBatch) {
+TEST_P(TrainTest, S15_AccumulationIsTheSameStepAsOneLargeBatch) {
   const std::unique_ptr<Dataset> data = small_data();
   TrainSettings settings = small_settings();
   settings.optimizer = OptimizerKind::sgd;
   settings.batch = 12;
-  Trainer large(settings, *data);
+  Trainer large(settings, *data, device());
   settings.batch = 2;
   settings.accumulate = 6;
-  Trainer parts(settings, *data);
+  Trainer parts(settings, *data, device());
   for (int step = 0; step < 3; ++step) {
     const StepResult a = large.step(), b = parts.step();
     EXPECT_NEAR(a.loss, b.loss, 1e-6);
@@ -124,9 +130,9 @@ TEST(Train, S15_AccumulationIsTheSameStepAsOneLargeBatch) {
   }
 }
 
-TEST(Train, BR018_AnEvaluationDoesNotDependOnItsBatches) {
+TEST_P(TrainTest, BR018_AnEvaluationDoesNotDependOnItsBatches) {
   const std::unique_ptr<Dataset> data = small_data();
-  Trainer trainer(small_settings(), *data);
+  Trainer trainer(small_settings(), *data, device());
   const Evaluation all = evaluate(trainer.model(), data->validation_batches(11), cpu());
   for (const std::int64_t size : {1, 2, 3, 7}) {
     const Evaluation parts = evaluate(trainer.model(), data->validation_batches(size), cpu());
@@ -135,9 +141,9 @@ TEST(Train, BR018_AnEvaluationDoesNotDependOnItsBatches) {
   }
 }
 
-TEST(Train, S15_ABatchWithoutTargetsChangesNothing) {
+TEST_P(TrainTest, S15_ABatchWithoutTargetsChangesNothing) {
   SilentData data;
-  Trainer trainer(small_settings(), data);
+  Trainer trainer(small_settings(), data, device());
   const auto before = numbers(trainer.model().parameters());
   for (int i = 0; i < 3; ++i) {
     const StepResult silent = trainer.step();
@@ -151,9 +157,9 @@ TEST(Train, S15_ABatchWithoutTargetsChangesNothing) {
   EXPECT_NE(numbers(trainer.model().parameters()), before);
 }
 
-TEST(Train, AGradientThatIsNotFiniteIsSkippedAndNamed) {
+TEST_P(TrainTest, AGradientThatIsNotFiniteIsSkippedAndNamed) {
   const std::unique_ptr<Dataset> data = small_data();
-  Trainer trainer(small_settings(), *data);
+  Trainer trainer(small_settings(), *data, device());
   trainer.step();
   Parameter last = trainer.model().parameters().back();
   last.tensor.set_array(NDArray::full(last.tensor.shape(), std::numeric_limits<double>::infinity()));
@@ -165,39 +171,39 @@ TEST(Train, AGradientThatIsNotFiniteIsSkippedAndNamed) {
   EXPECT_EQ(trainer.optimizer().steps(), 1);
 }
 
-TEST(Train, ARehearsalLeavesNoTrace) {
+TEST_P(TrainTest, ARehearsalLeavesNoTrace) {
   const std::unique_ptr<Dataset> data = small_data();
   TrainSettings settings = small_settings();
   settings.model.dropout = 0.3;
-  Trainer plain(settings, *data), rehearsed(settings, *data);
+  Trainer plain(settings, *data, device()), rehearsed(settings, *data, device());
   EXPECT_GT(rehearsed.rehearse_step().seconds, 0);
   EXPECT_EQ(rehearsed.steps_done(), 0);
   EXPECT_EQ(losses_of(plain, 3), losses_of(rehearsed, 3));
 }
 
-TEST(Train, OtherDataOrAnotherModelIsRefusedBeforeAnythingChanges) {
+TEST_P(TrainTest, OtherDataOrAnotherModelIsRefusedBeforeAnythingChanges) {
   const TemporaryFolder folder;
   const std::unique_ptr<Dataset> data = small_data(), other = small_data(2);
-  Trainer trainer(small_settings(), *data);
+  Trainer trainer(small_settings(), *data, device());
   trainer.step();
   trainer.save(folder / "step-1");
-  Trainer elsewhere(small_settings(), *other);
+  Trainer elsewhere(small_settings(), *other, device());
   EXPECT_TRUE(contains(message_of([&] { elsewhere.load(folder / "step-1"); }), "other data"));
   TrainSettings wider = small_settings();
   wider.model.width = 12;
-  Trainer wide(wider, *data);
+  Trainer wide(wider, *data, device());
   const auto before = numbers(wide.model().parameters());
   EXPECT_TRUE(contains(message_of([&] { wide.load(folder / "step-1"); }), "has shape"));
   EXPECT_EQ(numbers(wide.model().parameters()), before);
   EXPECT_EQ(wide.steps_done(), 0);
 }
 
-TEST(Train, ImpossibleSettingsAreNamed) {
+TEST_P(TrainTest, ImpossibleSettingsAreNamed) {
   const std::unique_ptr<Dataset> data = small_data();
   const auto message = [&](auto change) {
     TrainSettings settings = small_settings();
     change(settings);
-    return message_of([&] { Trainer(settings, *data); });
+    return message_of([&] { Trainer(settings, *data, device()); });
   };
   EXPECT_TRUE(contains(message([](TrainSettings& s) { s.batch = 0; }), "batch"));
   EXPECT_TRUE(contains(message([](TrainSettings& s) { s.learning_rate = std::nan(""); }), "learning-rate"));
@@ -220,10 +226,10 @@ std::string losses_without_speed(const fs::path& file) {
   return text;
 }
 
-TEST(Train, AStoppedRunGoesOnWithTheSameLosses) {
+TEST_P(TrainTest, AStoppedRunGoesOnWithTheSameLosses) {
   const std::unique_ptr<Dataset> data = small_data();
   const TemporaryFolder folder;
-  Trainer whole(small_settings(), *data), first(small_settings(), *data), second(small_settings(), *data);
+  Trainer whole(small_settings(), *data, device()), first(small_settings(), *data, device()), second(small_settings(), *data, device());
   RunFolder straight = RunFolder::create(folder / "straight");
   EXPECT_TRUE(train(whole, straight));
   EXPECT_EQ(checkpoints_of(straight.path()), std::vector<fs::path>{straight.checkpoint(10)});
@@ -244,10 +250,10 @@ TEST(Train, AStoppedRunGoesOnWithTheSameLosses) {
   EXPECT_EQ(read_file(reopened.best() / kModelFile), read_file(straight.best() / kModelFile));
 }
 
-TEST(Train, ARunIsNotOverwrittenUnlessAsked) {
+TEST_P(TrainTest, ARunIsNotOverwrittenUnlessAsked) {
   const std::unique_ptr<Dataset> data = small_data();
   const TemporaryFolder folder;
-  Trainer trainer(small_settings(), *data);
+  Trainer trainer(small_settings(), *data, device());
   RunFolder run = RunFolder::create(folder / "run");
   run.save(trainer);
   const fs::path checkpoint = run.checkpoint(0);
@@ -258,9 +264,9 @@ TEST(Train, ARunIsNotOverwrittenUnlessAsked) {
   EXPECT_FALSE(fs::exists(checkpoint));
 }
 
-TEST(Anomaly, TheFirstBadOpIsNamedWithItsModule) {
+TEST_P(AnomalyTest, TheFirstBadOpIsNamedWithItsModule) {
   const std::unique_ptr<Dataset> data = small_data();
-  Trainer trainer(small_settings(), *data);
+  Trainer trainer(small_settings(), *data, device());
   AnomalyDetector detector;
   const ObserverScope watch(&detector);
   EXPECT_EQ(message_of([&] { trainer.step(); }), "(no error)");
@@ -283,11 +289,11 @@ TEST(Anomaly, ABadGradientIsNamedAsBackward) {
   EXPECT_TRUE(contains(message_of([&] { log(Tensor(NDArray::full({2}, -1))); }), "log (forward)"));
 }
 
-TEST(Train, AnEarlierCheckpointDoesNotReplaceALaterOne) {
+TEST_P(TrainTest, AnEarlierCheckpointDoesNotReplaceALaterOne) {
   const std::unique_ptr<Dataset> data = small_data();
   const TemporaryFolder folder;
   {
-    Trainer trainer(small_settings(), *data);
+    Trainer trainer(small_settings(), *data, device());
     RunFolder run = RunFolder::create(folder / "run");
     EXPECT_TRUE(train(trainer, run));
   }

@@ -111,8 +111,43 @@ void add_definition(const std::string& folder, const std::string& pattern, const
   }
 }
 
-void add_kernels(const std::string& body, std::vector<Piece>& pieces) {
+/// Helper structs ("AttentionKernels") and functions on arrays, by name: what ops call to reach a device.
+const std::map<std::string, std::string>& helpers() {
+  static const std::map<std::string, std::string> all = [] {
+    const std::regex opening(R"(^(?:struct (\w+Kernels) \{|(?:NDArray|void) (?:NDArray::)?(\w+)\())");
+    std::map<std::string, std::string> found;
+    for (const auto& [file, lines] : files) {
+      if (!file.starts_with("needle/ndarray") && !(file.starts_with("needle/ops/") && file.ends_with(".cpp")))
+        continue;
+      for (std::size_t i = 0; i < lines.size(); ++i) {
+        std::smatch names;
+        if (std::regex_search(lines[i], names, opening))
+          found[names[1].matched ? names[1] : names[2]] += text_of(file, i, end_of_braces(lines, i));
+      }
+    }
+    return found;
+  }();
+  return all;
+}
+
+/// `body` with the helpers that it calls, and those that these call.
+std::string with_helpers(const std::string& body) {
+  std::string text = body;
+  constexpr int kDeep = 2;
+  for (int depth = 0; depth < kDeep; ++depth) {
+    std::string more;
+    for (const std::string& word : names_in(text, R"(\b(\w+)\b)")) {
+      if (const auto found = helpers().find(word); found != helpers().end()) more += found->second;
+    }
+    text += more;
+  }
+  return text;
+}
+
+void add_kernels(const std::string& of, std::vector<Piece>& pieces) {
+  const std::string body = with_helpers(of);
   for (const std::string& kernel : names_in(body, R"((?:device\(\)|backend\(\))->(\w+)\()")) {
+    if (kernel == "synchronize" || kernel.starts_with("copy_") || kernel == "allocate") continue;
     add_definition("backends/cpu/", "^\\w.* CpuBackend::" + kernel + "\\(", "kernel on cpu", pieces);
     add_definition("backends/cuda/", "^\\w.* CudaBackend::" + kernel + "\\(", "kernel on cuda", pieces);
   }
@@ -129,10 +164,12 @@ void add_formula(std::string name, std::vector<Piece>& pieces) {
       if (!file.ends_with(".h") || !file.starts_with("needle/ops/")) continue;
       for (std::size_t i = 1; i < lines.size(); ++i) {
         if (!std::regex_search(lines[i], std::regex("^\\w\\S* " + name + "\\("))) continue;
-        std::size_t first = i;
+        std::size_t last = i;  // a comment may stand over several functions
+        while (last > 0 && !lines[last - 1].empty() && !lines[last - 1].starts_with("///")) --last;
+        std::size_t first = last;
         while (first > 0 && lines[first - 1].starts_with("///")) --first;
-        if (first == i) continue;
-        pieces.push_back({"formula", file, first, i - 1});
+        if (first == last) continue;
+        pieces.push_back({"formula", file, first, last - 1});
         return;
       }
     }
@@ -184,6 +221,15 @@ int main(int count, char** arguments) {
                  {"add_gradient", "fast gradient"}})
           add_method(classes, name, method, what, pieces);
         add_kernels(body + lines[its.first], pieces);
+        const auto is = [](const char* what) {
+          return [what](const Piece& piece) { return piece.what == what; };
+        };
+        if (std::ranges::none_of(pieces, is("formula"))) {  // what computes it says it
+          auto saying = std::ranges::find_if(pieces, is("functor on every device"));
+          if (saying == pieces.end()) saying = std::ranges::find_if(pieces, is("compute"));
+          if (saying != pieces.end())
+            pieces.insert(pieces.begin(), {"formula", saying->file, saying->first, saying->last});
+        }
         out << "      {\"" << op << "\", {\n";
         for (const Piece& piece : pieces)
           out << "          {\"" << piece.what << "\", \"" << piece.file << "\", " << piece.first + 1 << ",\n"

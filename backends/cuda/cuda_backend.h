@@ -8,7 +8,9 @@
 
 #include <array>
 #include <deque>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "backends/backend.h"
@@ -25,6 +27,9 @@ struct CudaDevices {
   std::string reason;
 };
 CudaDevices find_cuda_devices();
+/// Why there are none, given the runtime's error and the versions of CUDA (1000 major + 10 minor) that driver
+/// (0: there is none) and runtime have.
+std::string why_no_devices(int error, int driver, int runtime);
 
 namespace cuda {
 
@@ -175,8 +180,8 @@ class CudaBackend final : public Backend {
   bool attention_on_tensor_cores(const AttentionSettings& settings, const AttentionArrays& arrays);
   bool attention_gradient_on_tensor_cores(const AttentionSettings& settings, const AttentionArrays& arrays,
                                           const AttentionGradients& gradients);
-  /// Waits, and throws what went wrong until then.
-  void finish();
+  /// Waits in `where`, and throws what went wrong until then.
+  void finish(const char* where);
 
   friend class CudaRecording;
   /// Where memory comes from now.
@@ -194,7 +199,8 @@ class CudaBackend final : public Backend {
   cuda::Stream stream_;
   cuda::Blas blas_;
   MemoryPool pool_, recording_pool_;  ///< the second keeps what recordings refer to apart
-  std::unique_ptr<char, cuda::Destroy<cudaFree>> blas_workspace_;
+  std::unique_ptr<void, std::function<void(void*)>> blas_workspace_;  // of the pool
+  std::mutex copying_;  // threads that copy share the buffers below
   std::size_t total_memory_;
   std::array<cuda::PinnedBuffer, 2> staging_;  ///< for what goes to the device, in turns
   std::size_t staging_turn_ = 0, staged_ = 0;  ///< whose turn it is, and bytes of it that are used

@@ -93,8 +93,22 @@ CudaDevices find_cuda_devices() {
   if (error == cudaSuccess) return devices;
   (void)cudaGetLastError();
   devices.count = 0;
-  devices.reason = cudaGetErrorString(error);
+  int driver = 0, runtime = 0;
+  (void)cudaDriverGetVersion(&driver);
+  (void)cudaRuntimeGetVersion(&runtime);
+  devices.reason = why_no_devices(error, driver, runtime);
   return devices;
+}
+
+std::string why_no_devices(int error, int driver, int runtime) {
+  const auto version = [](int number) {
+    return std::to_string(number / 1000) + '.' + std::to_string(number % 1000 / 10);
+  };
+  if (driver == 0) return "no NVIDIA driver was found";
+  if (error == cudaErrorInsufficientDriver)
+    return "the NVIDIA driver is too old: it has CUDA " + version(driver) + ", and this program wants " +
+           version(runtime);
+  return cudaGetErrorString(static_cast<cudaError_t>(error));
 }
 
 MemoryPool CudaBackend::make_pool(MemoryPool::Fit fit) {
@@ -175,7 +189,8 @@ CudaBackend::CudaBackend(int index)
   Failure* seen = nullptr;
   NEEDLE_CUDA_CHECK(cudaMallocHost(&seen, sizeof(Failure)));
   seen_failure_.reset(seen);
-  blas_workspace_ = on_device<char>(kBlasWorkspace);
+  blas_workspace_ = {pool_.allocate(kBlasWorkspace),
+                     [this](void* block) { pool_.release(block, kBlasWorkspace); }};
   cuda::check(cublasSetWorkspace(blas_.get(), blas_workspace_.get(), kBlasWorkspace), "cublasSetWorkspace");
   const bool tf32 = is_set("NEEDLE_CUDA_TF32");
   // Long sums that are split must not be put together in 16 bits.
@@ -225,6 +240,7 @@ void CudaBackend::trim_memory() {
 }
 
 void CudaBackend::copy_from_host(const void* host, void* data, std::size_t bytes) {
+  const std::lock_guard lock(copying_);
   use();
   require_no_capture("a copy from the host");
   constexpr std::size_t kAlignment = 16;
@@ -248,36 +264,38 @@ void CudaBackend::copy_from_host(const void* host, void* data, std::size_t bytes
 }
 
 void CudaBackend::copy_to_host(const void* data, void* host, std::size_t bytes) {
+  const std::lock_guard lock(copying_);
   use();
   std::size_t done = 0;
   require_no_capture("a copy to the host");
-  if (bytes == 0) return finish();  // there may be no memory at either end
+  if (bytes == 0) return finish("a copy to the host");  // there may be no memory at either end
   while (done < bytes) {
     const std::size_t now = std::min(bytes - done, cuda::PinnedBuffer::kBytes);
     NEEDLE_CUDA_CHECK(cudaMemcpyAsync(arriving_.data(), static_cast<const char*>(data) + done, now,
                                       cudaMemcpyDeviceToHost, stream_.get()));
-    finish();
+    finish("a copy to the host");
     std::memcpy(static_cast<char*>(host) + done, arriving_.data(), now);
     done += now;
   }
 }
 
 void CudaBackend::synchronize() {
+  const std::lock_guard lock(copying_);
   use();
-  finish();
+  finish("synchronize()");
 }
 
 void CudaBackend::require_no_capture(const char* what) const {
   require(!captures_, "cuda: ", what, " is not possible in a step that is being recorded");
 }
 
-void CudaBackend::finish() {
+void CudaBackend::finish(const char* where) {
   require_no_capture("a wait for the device");
   NEEDLE_CUDA_CHECK(cudaMemcpyAsync(seen_failure_.get(), failure_.get(), sizeof(Failure),
                                     cudaMemcpyDeviceToHost, stream_.get()));
   const cudaError_t error = cudaStreamSynchronize(stream_.get());
   if (error != cudaSuccess) {
-    throw DeviceError(name() + ": seen when the host waited for it: " + cudaGetErrorName(error) + ", " +
+    throw DeviceError(name() + ": seen when the host waited for it, in " + where + ": " + cudaGetErrorName(error) + ", " +
                       cudaGetErrorString(error) +
                       "; the work that failed came before, and NEEDLE_CUDA_SYNC=1 names it");
   }

@@ -22,13 +22,14 @@ nlohmann::json rounded(double value) {
 }
 
 /// Real elements, every so-manieth of them.
-nlohmann::json grid_of(const NDArray& x) {
-  constexpr std::int64_t kMostRows = 48, kMostColumns = 64;
+nlohmann::json grid_of(const NDArray& x, std::int64_t cells) {
+  const auto most_columns = static_cast<std::int64_t>(std::sqrt(static_cast<double>(cells) * 4 / 3)),
+             most_rows = cells / most_columns;
   NDArray matrix = x;
   while (matrix.rank() > 2) matrix = matrix[0];
   const std::int64_t rows = matrix.size(0), columns = matrix.size(1);
-  const std::int64_t row_step = (rows + kMostRows - 1) / kMostRows,
-                     column_step = (columns + kMostColumns - 1) / kMostColumns;
+  const std::int64_t row_step = (rows + most_rows - 1) / most_rows,
+                     column_step = (columns + most_columns - 1) / most_columns;
   const NDArray seen = matrix.slice(0, 0, rows, row_step).slice(1, 0, columns, column_step);
   std::string of =
       x.rank() > 2 ? "the first matrix of " + text_of(x.shape()) : "all of " + text_of(x.shape());
@@ -45,7 +46,7 @@ nlohmann::json grid_of(const NDArray& x) {
 
 }  // namespace
 
-nlohmann::json summary_of(const NDArray& x) {
+nlohmann::json summary_of(const NDArray& x, std::int64_t cells) {
   constexpr std::size_t kMostNumbers = 64, kBins = 32;
   const std::vector<double> values = x.to_vector<double>();
   double sum = 0, squares = 0, least = INFINITY, greatest = -INFINITY;
@@ -82,7 +83,7 @@ nlohmann::json summary_of(const NDArray& x) {
     }
     summary["histogram"] = bins;
   }
-  if (x.rank() >= 2 && x.count() > 0) summary["grid"] = grid_of(x);
+  if (x.rank() >= 2 && x.count() > 0) summary["grid"] = grid_of(x, cells);
   return summary;
 }
 

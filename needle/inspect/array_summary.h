@@ -11,6 +11,6 @@ namespace needle {
 /// ("numbers"), of more a histogram of 32 equal bins, and of matrices a "grid" of at most 48 x 64 of the
 /// first one's elements. Mean, deviation and bounds are of the finite elements; JSON's null stands for a
 /// number that is not.
-nlohmann::json summary_of(const NDArray& x);
+nlohmann::json summary_of(const NDArray& x, std::int64_t cells = 48 * 64);
 
 }  // namespace needle

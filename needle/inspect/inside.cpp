@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <sstream>
 
 #include "needle/inspect/array_summary.h"
@@ -32,6 +31,9 @@ std::vector<std::int64_t> index_of(std::int64_t entry, const Shape& shape) {
 
 json tensors_json(const Tape& tape, const TapeValues* values, const std::string& unknown) {
   constexpr const char* kKinds[] = {"parameter", "constant", "value"};
+  // Where there are many, their pictures are smaller.
+  constexpr std::size_t kMany = 400;
+  const std::int64_t cells = tape.tensors.size() > kMany ? 300 : 48 * 64;
   json tensors = json::array();
   for (int i = 0; i < static_cast<int>(tape.tensors.size()); ++i) {
     const TapeTensor& tensor = tape.tensors[at(i)];
@@ -43,11 +45,11 @@ json tensors_json(const Tape& tape, const TapeValues* values, const std::string&
                 {"value", nullptr},
                 {"gradient", nullptr}};
     if (values && values->value(i).defined())
-      object["value"] = summary_of(values->value(i));
+      object["value"] = summary_of(values->value(i), cells);
     else
       object["unknown"] =
           values ? "nothing kept it, and it cannot be computed again from what was kept" : unknown;
-    if (values && values->gradient(i).defined()) object["gradient"] = summary_of(values->gradient(i));
+    if (values && values->gradient(i).defined()) object["gradient"] = summary_of(values->gradient(i), cells);
     tensors.push_back(std::move(object));
   }
   return tensors;
@@ -143,10 +145,11 @@ json level_json(const Level& level, const Tape& tape, const std::vector<Level>& 
 void add_levels(json& record, const Tape& tape, const TapeValues* values, const InsideSettings& settings) {
   std::vector<Level> levels = levels_of(tape, settings.only);
   if (settings.layout) lay_out(levels, tape);
+  // Larger definitions, as of a recurrence over many steps, have no picture.
+  constexpr std::size_t kMostDrawn = 200;
   json all = json::array(), definition_ops = json::array();
   for (const Level& level : levels)
     all.push_back(level_json(level, tape, levels, 0, -1, level.path.empty() ? "the step" : level.path));
-  std::set<std::string> drawn;
   for (int i = 0; values && settings.definitions && i < static_cast<int>(tape.ops.size()); ++i) {
     const TapeOp& op = tape.ops[at(i)];
     if (!settings.only.empty() && op.path != settings.only && !op.path.starts_with(settings.only + '.'))
@@ -155,11 +158,16 @@ void add_levels(json& record, const Tape& tape, const TapeValues* values, const 
     if (!definition) continue;
     Tape inner = definition->tape;  // modules do not matter inside of an op
     for (TapeOp& part : inner.ops) part.path.clear();
+    json& told = record["ops"][at(i)]["definition"];
+    told = {{"level", nullptr},
+            {"ops", inner.ops.size()},
+            {"difference", definition->difference},
+            {"relative", definition->relative}};
+    if (inner.ops.size() > kMostDrawn) continue;
     std::vector<Level> inside = levels_of(inner);
     if (settings.layout) lay_out(inside, inner);
     const int before = static_cast<int>(definition_ops.size());
-    record["ops"][at(i)]["definition"] = {
-        {"level", all.size()}, {"difference", definition->difference}, {"relative", definition->relative}};
+    told["level"] = all.size();
     all.push_back(level_json(inside.front(), inner, inside, 0, before, "definition of " + op.op));
     for (const TapeOp& part : inner.ops) {
       json inputs = json::array(), outputs = json::array();

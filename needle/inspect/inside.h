@@ -41,14 +41,15 @@ nlohmann::json inside_json(const Tape& tape, const TapeValues* values, const std
 std::string inside_page(const nlohmann::json& record);
 
 /// The graph as Graphviz reads it: modules as clusters, times and kept bytes in the labels.
-std::string inside_dot(const Tape& tape);
+std::string inside_dot(const Tape& tape, const std::string& only = {});
 
 /// The events as the profiler has them, for write_trace().
 std::vector<ProfiledOp> profiled(const Tape& tape);
 
 /// Everything of a loss in one line of a program: walks its graph back (it and leaves' gradients stay as they
 /// are) and writes the page of it to `file`. What the graph did not keep is computed again where that can be;
-/// forward times are unknown. `names` are those of the leaves.
+/// forward times and bytes are not known, and numbers are of the loss's own type. `names` are those of the
+/// leaves. Throws where the graph was freed.
 void record(const Tensor& loss, const std::string& file = "inside.html",
             const std::vector<Parameter>& names = {});
 

@@ -36,8 +36,11 @@ std::string inside_page(const json& record) {
   return page.replace(place, std::string_view("RECORD").size(), safe);
 }
 
-std::string inside_dot(const Tape& tape) {
-  const std::vector<Level> levels = levels_of(tape, {}, 1 << 20);
+std::string inside_dot(const Tape& tape, const std::string& only) {
+  const std::vector<Level> levels = levels_of(tape, only, 1 << 20);
+  const auto shown = [&](const TapeOp& op) {
+    return only.empty() || op.path == only || op.path.starts_with(only + '.');
+  };
   std::ostringstream text;
   text << "digraph step {\n  rankdir=TB; node [shape=box, fontname=\"sans-serif\"];\n";
   const auto quoted = [](const std::string& label) { return json(label).dump(); };
@@ -62,6 +65,7 @@ std::string inside_dot(const Tape& tape) {
   };
   write(0);
   for (std::size_t i = 0; i < tape.ops.size(); ++i) {
+    if (!shown(tape.ops[i])) continue;
     for (const int tensor : tape.ops[i].inputs) {
       const TapeTensor& from = tape.tensors[at(tensor)];
       text << "  "
@@ -95,8 +99,17 @@ std::vector<ProfiledOp> profiled(const Tape& tape) {
 void record(const Tensor& loss, const std::string& file, const std::vector<Parameter>& names) {
   require(loss.requires_grad() && !loss.is_leaf(), "record: nothing was recorded of this value");
   require(loss.array().count() == 1, "record: wants a loss, a single number, got ", loss.shape());
+  const std::vector<std::shared_ptr<Node>> nodes = nodes_of(loss);
+  TapeWatch plan(loss.device(), names);
+  plan.adopt(nodes);
+  const Tape order = plan.finish();
+  const TapeValues values(order, loss);
+  // What was not counted when it ran can be where all is known.
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    if (nodes[i]->operations == 0) nodes[i]->operations = values.operations(static_cast<int>(i));
+  }
   TapeWatch watch(loss.device(), names);
-  watch.adopt(nodes_of(loss));
+  watch.adopt(nodes);
   InsideOrigin origin;
   for (const Tensor& leaf : leaves_of({loss})) {
     origin.parameters += leaf.array().count();
@@ -107,7 +120,6 @@ void record(const Tensor& loss, const std::string& file, const std::vector<Param
     gradients(loss, leaves_of({loss}));
   }
   const Tape tape = watch.finish();
-  const TapeValues values(tape, loss);
   origin.title = "a loss of " + std::to_string(tape.ops.size()) + " ops";
   origin.device = loss.device().name();
   origin.dtype = origin.numbers_dtype = loss.dtype();

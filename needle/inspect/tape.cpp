@@ -1,7 +1,6 @@
 #include "needle/inspect/tape.h"
 
 #include <algorithm>
-#include <unordered_set>
 
 #include "backends/clock.h"
 #include "needle/counters.h"
@@ -11,19 +10,8 @@ namespace needle {
 
 namespace {
 
-void wait_for(std::span<const NDArray> arrays) {
-  for (const NDArray& array : arrays) {
-    if (array.defined()) return array.device()->synchronize();
-  }
-}
-
 std::size_t bytes_of(const Shape& shape, DType dtype) {
   return static_cast<std::size_t>(shape.count()) * size_of(dtype);
-}
-
-std::size_t bytes_alive(const std::weak_ptr<const Storage>& memory) {
-  const std::shared_ptr<const Storage> alive = memory.lock();
-  return alive ? alive->bytes() : 0;
 }
 
 /// "blocks.3.ffn" as "blocks.*.ffn": layers that are alike.
@@ -48,7 +36,7 @@ std::string role_of(const NDArray& array, const OpEvent& event) {
   for (std::size_t i = 0; i < event.outputs.size(); ++i) {
     if (array.is_same(event.outputs[i])) return "output " + std::to_string(i);
   }
-  return "statistics";
+  return "in the op";
 }
 
 }  // namespace
@@ -67,10 +55,9 @@ TapeWatch::TapeWatch(Device device, const std::vector<Parameter>& names, Standin
     : device_(device), origin_(now()) {
   for (const Parameter& parameter : names) names_[parameter.tensor.body().get()] = parameter.name;
   for (const auto& [what, arrays] : standing) {
-    std::vector<Memory>& memories = standing_.emplace_back(what, std::vector<Memory>()).second;
+    std::size_t& bytes = standing_.emplace_back(what, 0).second;
     for (const NDArray& array : arrays) {
-      memories.push_back(array.storage());
-      ever_kept_.insert(array.storage());
+      if (stood_.insert(array.storage()).second) bytes += array.storage().lock()->bytes();
     }
   }
   tape_.live_before = device->memory_stats().live;
@@ -155,21 +142,28 @@ int TapeWatch::add_op(const Node* node, const char* name, const std::string& pat
 
 void TapeWatch::adopt(const std::vector<std::shared_ptr<Node>>& nodes) {
   for (const std::shared_ptr<Node>& node : nodes) {
-    NDArrays outputs;
+    NDArrays inputs, outputs;
+    for (const Node::Slot& slot : node->inputs) inputs.push_back(slot.array);
     for (const Node::Slot& slot : node->outputs) outputs.push_back(slot.array);
     const int number = add_op(node.get(), node->op->name(), node->path, {}, outputs);
     tape_.ops[static_cast<std::size_t>(number)].operations = node->operations;
+    keep(number, kept_by(*node), {node->op->name(), Phase::forward, node->path, inputs, outputs, 0});
   }
 }
 
 void TapeWatch::before(const OpEvent& event) {
   note_freed();
-  wait_for(event.inputs);
+  if (event.phase == Phase::backward) {
+    bytes_in_ = 0;
+    for (const NDArray& input : event.inputs) bytes_in_ += static_cast<double>(input.bytes());
+    first_in_ = event.inputs.empty() ? Memory() : event.inputs.front().storage();
+  }
+  device_->synchronize();
   started_ = now();
 }
 
-void TapeWatch::computed(std::span<const NDArray> outputs) {
-  wait_for(outputs);
+void TapeWatch::computed(std::span<const NDArray>) {
+  device_->synchronize();
   ended_ = now();
   live_ = device_->memory_stats().live;
 }
@@ -178,16 +172,22 @@ void TapeWatch::after(const OpEvent& event) {
   tape_.events.push_back({event.phase, -1, event.op, started_ - origin_, ended_ - started_, live_, {}});
   if (event.phase == Phase::forward) after_forward(event);
   if (event.phase == Phase::backward) after_backward(event);
-  look_at_memory(live_);
+  if (tape_.peak_event < 0 || live_ > tape_.peak_bytes())
+    tape_.peak_event = static_cast<int>(tape_.events.size()) - 1;
 }
 
-bool TapeWatch::is_standing(const NDArray& array) const {
-  const Memory memory = array.storage();
-  const auto same = [&](const Memory& other) {
-    return !memory.owner_before(other) && !other.owner_before(memory);
-  };
-  return std::ranges::any_of(standing_,
-                             [&](const auto& group) { return std::ranges::any_of(group.second, same); });
+void TapeWatch::keep(int op, std::span<const NDArray> arrays, const OpEvent& event) {
+  TapeOp& keeper = tape_.ops[static_cast<std::size_t>(op)];
+  for (const NDArray& array : arrays) {
+    if (stood_.contains(array.storage())) continue;
+    keeper.kept.push_back({role_of(array, event), array.bytes()});
+    const auto [stay, is_new] = stay_of_.try_emplace(array.storage(), stays_.size());
+    stays_of_op_[op].push_back(stay->second);
+    if (!is_new) continue;
+    const std::size_t bytes = array.storage().lock()->bytes();
+    stays_.push_back({array.storage(), bytes, op, static_cast<int>(tape_.events.size()) - 1});
+    keeper.kept_bytes += static_cast<double>(bytes);
+  }
 }
 
 void TapeWatch::after_forward(const OpEvent& event) {
@@ -199,85 +199,88 @@ void TapeWatch::after_forward(const OpEvent& event) {
   op.bytes_read = tally.bytes_read;
   op.bytes_written = tally.bytes_written;
   op.forward_seconds = tape_.events.back().seconds;
-  for (const NDArray& array : event.kept) {
-    if (!is_standing(array)) op.kept.push_back({role_of(array, event), array.bytes()});
-    if (!ever_kept_.insert(array.storage()).second) continue;
-    const std::size_t bytes = array.storage().lock()->bytes();
-    kept_.push_back({array.storage(), bytes, number});
-    op.kept_bytes += static_cast<double>(bytes);
-  }
+  keep(number, event.kept, event);
 }
 
 void TapeWatch::after_backward(const OpEvent& event) {
-  for (const NDArray& gradient : event.kept) gradients_.push_back(gradient.storage());
+  const int now_at = static_cast<int>(tape_.events.size()) - 1;
+  for (const NDArray& gradient : event.kept) {
+    if (stay_of_.try_emplace(gradient.storage(), stays_.size()).second)
+      stays_.push_back({gradient.storage(), gradient.storage().lock()->bytes(), -1, now_at});
+  }
   const auto found = ops_.find(event.node);
   if (found == ops_.end()) return;
   tape_.events.back().op = found->second;
   TapeOp& op = tape_.ops[static_cast<std::size_t>(found->second)];
-  const OpTally tally = tally_of(event);
-  op.backward_operations += tally.operations;
-  op.backward_bytes += tally.bytes_read + tally.bytes_written;
+  op.backward_operations += event.operations;
   op.backward_seconds += tape_.events.back().seconds;
-  if (op.kept_bytes == 0) op.kept_until = static_cast<int>(tape_.events.size()) - 1;
+  if (op.kept_bytes == 0) op.kept_until = now_at;
+  // Gradients that were passed on as they came were neither read nor written.
+  const auto passed_on = [&](const NDArray& output) {
+    const Memory memory = output.storage();
+    return !output.defined() || (!memory.owner_before(first_in_) && !first_in_.owner_before(memory));
+  };
+  if (std::ranges::all_of(event.outputs, passed_on)) return;
+  op.backward_bytes += bytes_in_;
+  for (const NDArray& output : event.outputs) {
+    if (output.defined()) op.backward_bytes += static_cast<double>(output.bytes());
+  }
+}
+
+void TapeWatch::note_freed(std::span<const std::size_t> stays) {
+  const int now_at = static_cast<int>(tape_.events.size()) - 1;
+  for (const std::size_t number : stays) {
+    Stay& stay = stays_[number];
+    if (stay.op < 0 || stay.until >= 0 || !stay.memory.expired()) continue;
+    stay.until = now_at;
+    tape_.ops[static_cast<std::size_t>(stay.op)].kept_until = now_at;
+    std::vector<int>& freed = tape_.events.back().freed;
+    if (std::ranges::find(freed, stay.op) == freed.end()) freed.push_back(stay.op);
+  }
 }
 
 void TapeWatch::note_freed() {
-  if (tape_.events.empty()) return;
-  std::erase_if(kept_, [&](const Kept& kept) {
-    if (!kept.memory.expired()) return false;
-    tape_.ops[static_cast<std::size_t>(kept.op)].kept_until = static_cast<int>(tape_.events.size()) - 1;
-    std::vector<int>& freed = tape_.events.back().freed;
-    if (std::ranges::find(freed, kept.op) == freed.end()) freed.push_back(kept.op);
-    return true;
-  });
+  // A walk lets go of what the visited op held. Forward, a graph that nobody wants is gone soon.
+  if (tape_.events.empty() || tape_.events.back().op < 0) return;
+  constexpr int kRecent = 8;
+  const int op = tape_.events.back().op,
+            oldest = tape_.events.back().phase == Phase::backward ? op : op - kRecent;
+  const auto end = stays_of_op_.upper_bound(op);
+  for (auto held = stays_of_op_.lower_bound(oldest); held != end; ++held) note_freed(held->second);
 }
 
-void TapeWatch::look_at_memory(std::size_t live) {
-  if (live <= most_live_) return;
-  most_live_ = live;
-  tape_.peak_event = static_cast<int>(tape_.events.size()) - 1;
-  std::set<Memory, std::owner_less<>> counted;
-  std::map<std::string, std::size_t> shares;
+std::vector<MemoryShare> TapeWatch::composition_of(int event) const {
+  std::map<std::string, std::size_t> shares(standing_.begin(), standing_.end());
   std::size_t named = 0;
-  const auto count = [&](const std::string& what, const Memory& memory) {
-    const std::size_t bytes = bytes_alive(memory);
-    if (bytes == 0 || !counted.insert(memory).second) return;
-    shares[what] += bytes;
-    named += bytes;
-  };
-  for (const auto& [what, memories] : standing_) {
-    for (const Memory& memory : memories) count(what, memory);
+  for (const auto& [what, bytes] : standing_) named += bytes;
+  for (const Stay& stay : stays_) {
+    if (stay.since > event || (stay.until >= 0 && stay.until < event)) continue;
+    std::string what = "gradients";
+    if (stay.op >= 0) {
+      const TapeOp& op = tape_.ops[static_cast<std::size_t>(stay.op)];
+      what = "kept by " + op.op + (op.path.empty() ? "" : " in " + without_numbers(op.path));
+    }
+    shares[what] += stay.bytes;
+    named += stay.bytes;
   }
-  for (const Memory& memory : gradients_) count("gradients", memory);
-  for (const Kept& kept : kept_) {
-    const TapeOp& op = tape_.ops[static_cast<std::size_t>(kept.op)];
-    count("kept by " + op.op + (op.path.empty() ? "" : " in " + without_numbers(op.path)), kept.memory);
-  }
+  const std::size_t live = tape_.events[static_cast<std::size_t>(event)].live;
   if (live > named) shares["values in use"] = live - named;
-  tape_.peak.clear();
-  for (const auto& [what, bytes] : shares) tape_.peak.push_back({what, bytes});
-  std::ranges::stable_sort(tape_.peak, std::greater(), &MemoryShare::bytes);
+  std::vector<MemoryShare> result;
+  for (const auto& [what, bytes] : shares) {
+    if (bytes > 0) result.push_back({what, bytes});
+  }
+  std::ranges::stable_sort(result, std::greater(), &MemoryShare::bytes);
+  return result;
 }
 
 Tape TapeWatch::finish() {
   note_freed();
+  for (Stay& stay : stays_) {  // what went unseen went soon
+    if (stay.op >= 0 && stay.until < 0 && stay.memory.expired()) stay.until = stay.since;
+  }
+  if (tape_.peak_event >= 0) tape_.peak = composition_of(tape_.peak_event);
   tape_.live_after = device_->memory_stats().live;
   return std::move(tape_);
-}
-
-std::vector<std::shared_ptr<Node>> nodes_of(const Tensor& loss) {
-  std::vector<std::shared_ptr<Node>> nodes;
-  std::unordered_set<const Node*> seen;
-  const auto visit = [&](const std::shared_ptr<Node>& node) {
-    if (node && seen.insert(node.get()).second) nodes.push_back(node);
-  };
-  visit(loss.body()->node);
-  for (std::size_t next = 0; next < nodes.size(); ++next) {
-    const std::shared_ptr<Node> node = nodes[next];
-    for (const Node::Slot& slot : node->inputs) visit(slot.node);
-  }
-  std::ranges::sort(nodes, {}, [](const std::shared_ptr<Node>& node) { return node->number; });
-  return nodes;
 }
 
 }  // namespace needle

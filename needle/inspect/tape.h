@@ -39,7 +39,7 @@ struct TapeOp {
   double operations = 0, bytes_read = 0, bytes_written = 0;  ///< as counters.h counts them
   double backward_operations = 0, backward_bytes = 0;        ///< 0 where the walk did not come by
   double forward_seconds = 0, backward_seconds = 0;
-  /// What its gradient reads: "input 1", "output 0", "statistics"; parameters and the batch left out.
+  /// What stays for its gradient: "input 1", "output 0", "in the op"; parameters and the batch left out.
   std::vector<MemoryShare> kept = {};
   double kept_bytes = 0;  ///< memory that stays for its gradient, that no op before it kept already
   int kept_until = -1;    ///< the event at whose end that memory (or else its hold on it) is let go
@@ -66,7 +66,9 @@ struct Tape {
   int peak_event = -1;                          ///< with the most live bytes
   std::vector<MemoryShare> peak;                ///< of that event; the sum is its live bytes
 
+  /// Of all events of a phase together.
   double seconds(Phase phase) const;
+  /// Live at the peak.
   std::size_t peak_bytes() const;
 };
 
@@ -91,13 +93,16 @@ class TapeWatch final : public Observer {
   void before(const OpEvent& event) override;
   void computed(std::span<const NDArray> outputs) override;
   void after(const OpEvent& event) override;
+  bool reads_inputs_afterwards() const override { return false; }
 
  private:
   using Memory = std::weak_ptr<const Storage>;
-  struct Kept {
+  /// Memory from the event in which it came to stay to the one at whose end it was gone (-1: not yet).
+  struct Stay {
     Memory memory;
     std::size_t bytes;
-    int op;
+    int op;  ///< which keeps it; -1: a gradient of a leaf
+    int since, until = -1;
   };
   struct ValueKey {
     const void* owner;  // a node or a leaf
@@ -113,28 +118,28 @@ class TapeWatch final : public Observer {
              std::span<const NDArray> outputs);
   void after_forward(const OpEvent& event);
   void after_backward(const OpEvent& event);
-  /// Whether it was there before the step.
-  bool is_standing(const NDArray& array) const;
-  void look_at_memory(std::size_t live);
-  /// Notes what was let go since the last event.
+  void keep(int op, std::span<const NDArray> arrays, const OpEvent& event);
+  /// Notes what was let go since the last event, of what is numbered `stays`.
+  void note_freed(std::span<const std::size_t> stays);
   void note_freed();
+  std::vector<MemoryShare> composition_of(int event) const;
 
   Device device_;
-  std::map<const void*, std::string> names_;  // of leaves
-  std::vector<std::pair<std::string, std::vector<Memory>>> standing_;
+  std::map<const void*, std::string> names_;                   // of leaves
+  std::vector<std::pair<std::string, std::size_t>> standing_;  // bytes that are there all the time
+  std::set<Memory, std::owner_less<>> stood_;
   std::string part_;
   Tape tape_;
   std::map<const Node*, int> ops_;
   std::map<ValueKey, int> values_;
   std::map<Memory, int, std::owner_less<>> memories_;  // the last tensor that lies there
-  std::set<Memory, std::owner_less<>> ever_kept_;
-  std::vector<Kept> kept_;  // still alive
-  std::vector<Memory> gradients_;
-  std::size_t most_live_ = 0, live_ = 0;
+  std::map<Memory, std::size_t, std::owner_less<>> stay_of_;
+  std::vector<Stay> stays_;
+  std::map<int, std::vector<std::size_t>> stays_of_op_;  // what it holds, whoever kept it first
+  double bytes_in_ = 0;                                  // read by the backward op that runs
+  Memory first_in_;                                      // its first input
+  std::size_t live_ = 0;
   double origin_, started_ = 0, ended_ = 0;
 };
-
-/// Every node that `loss` depends on, in the order of execution.
-std::vector<std::shared_ptr<Node>> nodes_of(const Tensor& loss);
 
 }  // namespace needle

@@ -1,6 +1,7 @@
 #include "needle/inspect/tape_levels.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <map>
 #include <set>

@@ -21,6 +21,9 @@ NDArray one_at(std::int64_t entry, const Shape& shape, DType dtype, Device devic
   return NDArray::from(values, shape, device).cast(dtype);
 }
 
+/// For ordering: what is no number counts as the largest.
+double size_of_number(double x) { return std::isnan(x) ? INFINITY : std::abs(x); }
+
 double entry_of(const NDArray& x, std::int64_t entry) { return x.reshape({-1})[entry].item(); }
 
 Tensor tensor_at(const std::shared_ptr<Node>& node, int output, const NDArray& array) {
@@ -120,6 +123,13 @@ void TapeValues::recompute() {
     if (!all_defined(outputs) && all_defined(inputs)) outputs = nodes_[i]->op->compute(inputs);
     for (std::size_t k = 0; k < op.outputs.size(); ++k) values_[at(op.outputs[k])] = outputs[k];
   }
+}
+
+double TapeValues::operations(int op) const {
+  NDArrays outputs;
+  for (const int output : tape_.ops[at(op)].outputs) outputs.push_back(value(output));
+  if (!nodes_[at(op)] || !all_defined(inputs_[at(op)]) || !all_defined(outputs)) return 0;
+  return nodes_[at(op)]->op->operations(inputs_[at(op)], outputs);
 }
 
 NDArrays TapeValues::column(int number, int tensor, std::int64_t entry) const {
@@ -230,7 +240,7 @@ ChainStep step_from(const Tape& tape, const TapeValues& values, const std::vecto
     }
   }
   std::ranges::stable_sort(step.parts, std::greater(),
-                           [](const ChainStep::Part& part) { return std::abs(part.product()); });
+                           [](const ChainStep::Part& part) { return size_of_number(part.product()); });
   while (step.parts.size() > kListed) {
     ++step.rest_count;
     step.rest_sum += step.parts.back().product();
@@ -273,8 +283,7 @@ std::vector<std::pair<int, std::int64_t>> entries_worth_following(const Tape& ta
                                                                   int parameters) {
   const auto steepest = [&](int tensor) {
     const std::vector<double> gradient = values.gradient(tensor).to_vector<double>();
-    const auto larger = [](double a, double b) { return std::abs(a) < std::abs(b); };
-    return std::ranges::max_element(gradient, larger) - gradient.begin();
+    return std::ranges::max_element(gradient, {}, size_of_number) - gradient.begin();
   };
   std::vector<std::pair<int, std::int64_t>> entries;
   if (values.loss() < 0) return entries;
@@ -332,12 +341,14 @@ std::optional<DefinitionOfOp> definition_of(const Tape& tape, const TapeValues& 
     if (!value.defined() || value.count() == 0) return {};
     const std::vector<double> fast = value.to_vector<double>(),
                               simple = outputs[k].array().to_vector<double>();
-    double largest = 0;
+    double largest = 0, difference = 0;
     for (std::size_t i = 0; i < fast.size(); ++i) {
-      result.difference = std::max(result.difference, std::abs(fast[i] - simple[i]));
-      largest = std::max(largest, std::abs(simple[i]));
+      const bool same = fast[i] == simple[i] || (std::isnan(fast[i]) && std::isnan(simple[i]));
+      difference = std::max(difference, same ? 0 : size_of_number(fast[i] - simple[i]));
+      if (std::isfinite(simple[i])) largest = std::max(largest, std::abs(simple[i]));
     }
-    if (largest > 0) result.relative = std::max(result.relative, result.difference / largest);
+    result.difference = std::max(result.difference, difference);
+    if (largest > 0) result.relative = std::max(result.relative, difference / largest);
   }
   return result;
 }

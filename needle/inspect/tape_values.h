@@ -26,8 +26,9 @@ class ArrayKeeper final : public Observer {
   std::vector<Call> calls_;
 };
 
-/// What a step computed with, of a loss whose graph is there still. Without a keeper, values that the graph
-/// did not keep are computed again from what it did; those that cannot be are undefined.
+/// What a step computed with, of a loss whose graph is there still; the tape must outlive it. Without a
+/// keeper, values that the graph did not keep are computed again from what it did; those that cannot be are
+/// undefined.
 class TapeValues {
  public:
   /// The calls of `keeper` (or else the nodes of `loss`) are to be the ops of `tape`; throws when they are
@@ -41,6 +42,8 @@ class TapeValues {
   /// Of an op that is recorded and that the loss depends on, else null.
   const std::shared_ptr<Node>& node(int op) const { return nodes_[static_cast<std::size_t>(op)]; }
   int loss() const { return loss_; }
+  /// Operations of an op as counters.h counts them; 0 where an array of it is not known.
+  double operations(int op) const;
 
   /// d output / d entry of `tensor`, for each output of `op` that it enters: exact, by differentiating the
   /// op's gradient, which is linear in what comes in. Undefined where nothing depends on it.

@@ -24,6 +24,7 @@ std::vector<ParameterGroup> groups_by_rank(const std::vector<Parameter>& paramet
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
+  /// "adamw", as observers are told.
   virtual const char* name() const = 0;
 
   /// One step at `learning_rate`, with all gradients multiplied by `gradient_scale`.

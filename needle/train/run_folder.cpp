@@ -69,6 +69,7 @@ RunFolder RunFolder::create(const fs::path& path, bool overwrite) {
   require(!holds_run || overwrite, path.string(), " holds a run already; go on with --resume ", path.string(),
           ", or replace it with --overwrite");
   for (const fs::path& checkpoint : old) fs::remove_all(checkpoint);
+  fs::remove(run.watch_file());
   run.begin({});
   return run;
 }
@@ -77,8 +78,11 @@ bool RunFolder::is_run(const fs::path& path) { return fs::exists(RunFolder(path)
 
 RunFolder RunFolder::branch(const fs::path& from, const fs::path& path, std::int64_t step, bool overwrite) {
   std::vector<LossRow> losses = read_losses(RunFolder(from).losses_file(), step);
+  const fs::path watched = RunFolder(from).watch_file();
+  const std::string rows = fs::exists(watched) ? read_file(watched.string()) : "";
   RunFolder run = create(path, overwrite);
   run.begin(std::move(losses));
+  if (!rows.empty()) write_file_synced(run.watch_file().string(), rows);  // who goes on drops what is later
   return run;
 }
 

@@ -20,6 +20,7 @@ struct LossRow {
   double learning_rate = 0, gradient_norm = 0, tokens_per_second = 0;
 };
 
+/// What `needle train --watch` writes into a run.
 inline constexpr const char* kWatchFile = "watch.csv";
 
 /// A run on disk: step-N/ (the newest checkpoint), best/ (the one with the least validation loss),

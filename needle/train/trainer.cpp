@@ -138,6 +138,10 @@ Trainer::Trainer(const TrainSettings& settings, Dataset& data, Device device)
       parameters_(model_->parameters()),
       optimizer_(make_optimizer(settings_, parameters_)) {
   if (settings_.precision == DType::f16) optimizer_->set_loss_scale(kFirstLossScale);
+  // A device that has no such products says so now, before anything is written.
+  const NDArray one = NDArray::ones({1, 1}, settings_.precision, device);
+  NDArray product = one.copy();
+  matmul_into(one, one, product, false);
 }
 
 namespace {

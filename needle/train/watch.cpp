@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <sstream>
 
 #include "needle/io/files.h"
@@ -26,26 +27,27 @@ double sum_of(const NDArray& x) { return reduce(Sum{}, x).item(); }
 double norm_of(const NDArray& x) { return std::sqrt(sum_of(binary(Multiply{}, x, x))); }
 
 double deviation_of(const NDArray& x) {
-  const double count = static_cast<double>(x.count()), mean = sum_of(x) / count;
-  return std::sqrt(std::max(0.0, sum_of(binary(Multiply{}, x, x)) / count - mean * mean));
+  const double count = static_cast<double>(x.count());
+  const NDArray wide = x.cast(x.dtype() == DType::f64 ? DType::f64 : DType::f32);
+  const NDArray centred = unary(AddScalar{-sum_of(wide) / count}, wide);
+  return norm_of(centred) / std::sqrt(count);
 }
 
 bool is_activation(std::string_view op) {
   return op.ends_with("relu") || op.ends_with("gelu") || op.ends_with("gelu_tanh") || op == "silu";
 }
 
-/// The share of units (the last axis) that are above 0 nowhere.
-double share_of_dead(const NDArray& x) {
-  const NDArray rows = x.reshape({-1, x.size(-1)});
-  const std::vector<double> highest = reduce(Max{}, rows, {0}).to_vector<double>();
-  return static_cast<double>(std::ranges::count_if(highest, [](double y) { return y <= 0; })) /
-         static_cast<double>(highest.size());
+/// Of each unit (the last axis) the highest number.
+std::vector<double> highest_of(const NDArray& x) {
+  return reduce(Max{}, x.reshape({-1, x.size(-1)}), {0}).to_vector<double>();
 }
 
 }  // namespace
 
 std::vector<WatchRow> read_watch(const std::filesystem::path& file) {
-  std::istringstream lines(read_file(file.string()));
+  std::string text = read_file(file.string());
+  text.erase(text.rfind('\n') + 1);
+  std::istringstream lines(text);
   std::vector<WatchRow> rows;
   std::string line;
   const auto damaged = [&] { return file.string() + " is damaged at '" + line + "'"; };
@@ -77,17 +79,23 @@ TrainingWatch::TrainingWatch(std::vector<Parameter> parameters, std::filesystem:
   if (std::filesystem::exists(file_)) {
     for (const WatchRow& row : read_watch(file_)) kept += row.step <= after ? text_of(row) : "";
   }
-  write_file_synced(file_, kept);
+  // Whole under another name first, so that a crash leaves either the old rows or these.
+  const std::filesystem::path fresh = file_.parent_path() / (".fresh-" + file_.filename().string());
+  write_file_synced(fresh.string(), kept);
+  std::filesystem::rename(fresh, file_);
   stream_.open(file_, std::ios::app);
 }
 
 Observer* TrainingWatch::of_step(std::int64_t step, Observer* otherwise) {
+  attention_.reset();
   if ((step - 1) % every_ != 0) return otherwise;
   step_ = step;
   rows_.clear();
   spreads_.clear();
+  highest_.clear();
+  entropies_.clear();
   attention_.emplace([this](const std::string& path, const std::function<NDArray()>& weights) {
-    look_at_attention(path, weights());
+    if (current_observer() == this) look_at_attention(path, weights());  // not in what comes between steps
   });
   return this;
 }
@@ -101,18 +109,22 @@ void TrainingWatch::look_at_attention(const std::string& path, const NDArray& we
   const NDArray w = weights.cast(DType::f32);
   const NDArray safe = binary(Maximum{}, w, NDArray::full(w.shape(), 1e-30, w.dtype(), w.device()));
   const NDArray by_head = reduce(Sum{}, binary(Multiply{}, w, unary(Log{}, safe)), {0, 2, 3});
-  const double queries = static_cast<double>(w.size(0) * w.size(2));
-  int head = 0;
-  for (const double sum : by_head.to_vector<double>())
-    note(path, "attention entropy", -sum / queries, head++);
+  auto& [sums, queries] = entropies_[path];
+  sums.resize(static_cast<std::size_t>(w.size(1)));
+  queries += static_cast<double>(w.size(0) * w.size(2));
+  std::size_t head = 0;
+  for (const double sum : by_head.to_vector<double>()) sums[head++] -= sum;
 }
 
 void TrainingWatch::before(const OpEvent& event) {
   if (event.phase != Phase::optimizer) return;
+  StepState state;
+  const std::vector<double> numbers = event.inputs[0].to_vector<double>();
+  std::memcpy(static_cast<void*>(&state), numbers.data(), sizeof(state));
   weights_before_.clear();
   for (const Parameter& parameter : parameters_) {
     const NDArray& gradient = parameter.tensor.grad();
-    if (gradient.defined()) note(parameter.name, "gradient norm", norm_of(gradient));
+    if (gradient.defined()) note(parameter.name, "gradient norm", norm_of(gradient) / state.loss_scale);
     weights_before_.push_back(gradient.defined() ? parameter.tensor.array().copy() : NDArray());
   }
 }
@@ -121,11 +133,25 @@ void TrainingWatch::after(const OpEvent& event) {
   if (event.phase == Phase::forward && !event.path.empty() && is_floating(event.outputs[0].dtype())) {
     const NDArray& output = event.outputs[0];
     if (output.count() > 0) spreads_[event.path] = deviation_of(output);
-    if (output.count() > 0 && is_activation(event.op)) note(event.path, "dead units", share_of_dead(output));
+    if (output.count() > 0 && is_activation(event.op)) {
+      std::vector<double>& highest = highest_[event.path];
+      const std::vector<double> now = highest_of(output);
+      if (highest.empty()) highest = now;
+      std::ranges::transform(highest, now, highest.begin(),
+                             [](double a, double b) { return std::max(a, b); });
+    }
   }
   if (event.phase != Phase::optimizer) return;
   attention_.reset();
   for (const auto& [path, spread] : spreads_) note(path, "activation spread", spread);
+  for (const auto& [path, highest] : highest_) {
+    const auto dead = std::ranges::count_if(highest, [](double y) { return y <= 0; });
+    note(path, "dead units", static_cast<double>(dead) / static_cast<double>(highest.size()));
+  }
+  for (const auto& [path, entropy] : entropies_) {
+    int head = 0;
+    for (const double sum : entropy.first) note(path, "attention entropy", sum / entropy.second, head++);
+  }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (!weights_before_[i].defined()) continue;
     const double norm = norm_of(weights_before_[i]);
@@ -135,6 +161,7 @@ void TrainingWatch::after(const OpEvent& event) {
   weights_before_.clear();
   for (const WatchRow& row : rows_) stream_ << text_of(row);
   stream_.flush();
+  require(stream_.good(), "watch: ", file_.string(), " could not be written");
 }
 
 }  // namespace needle

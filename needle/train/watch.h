@@ -24,15 +24,14 @@ struct WatchRow {
   double value = 0;       ///< dead units: a share; entropy: nats; the others: numbers
 };
 
-/// The rows of such a file. Throws when it is damaged.
+/// The rows of such a file; a last one that was not written to its end is left out. Throws when it is
+/// damaged.
 std::vector<WatchRow> read_watch(const std::filesystem::path& file);
 
-/// Watches steps 1, 1 + every, 1 + 2 every, ... of a training run, and adds what it measured to a CSV file:
-/// - of each parameter the norm of its gradient (before clipping), and the norm of its update over its own;
-/// - of each module the deviation of what it puts out, and of each activation function the share of units
-/// that
-///   are above 0 nowhere in the batch;
-/// - of each attention and head the mean entropy of the weights of its queries.
+/// Watches steps 1, 1 + every, 1 + 2 every, ... of a run and adds rows to a CSV file: of parameters the
+/// gradient's norm before clipping and the update's over the weight's; of modules the deviation of their last
+/// output; of activation functions the share of units above 0 nowhere in the step; of attentions each head's
+/// mean entropy.
 class TrainingWatch final : public Observer {
  public:
   /// Rows of the file that are later than step `after` are dropped: they are about to come again.
@@ -55,6 +54,10 @@ class TrainingWatch final : public Observer {
   std::ofstream stream_;
   std::optional<AttentionWatch> attention_;
   std::map<std::string, double> spreads_;  // by module; the last output counts
+  std::map<std::string, std::vector<double>>
+      highest_;  // by module: of each unit, over all passes of the step
+  std::map<std::string, std::pair<std::vector<double>, double>>
+      entropies_;  // sums by head, and their queries
   std::vector<NDArray> weights_before_;
   std::vector<WatchRow> rows_;  // of the step
 };
