@@ -46,16 +46,17 @@ struct InsideOptions {
 std::pair<std::string, std::vector<std::int64_t>> entry_of(const std::string& text) {
   const std::size_t colon = text.rfind(':');
   std::pair<std::string, std::vector<std::int64_t>> entry{text.substr(0, colon), {}};
-  std::string indices = colon == std::string::npos ? "" : text.substr(colon + 1);
-  std::ranges::replace(indices, ',', ' ');
+  const std::string indices = colon == std::string::npos ? "" : text.substr(colon + 1);
   const char* at = indices.data();
   const char* const end = at + indices.size();
   while (at != end) {
     std::int64_t index = 0;
     const auto [next, error] = std::from_chars(at, end, index);
-    require(error == std::errc(), "inside: --entry wants NAME:INDEX,INDEX, got '", text, "'");
+    const bool last = next == end, goes_on = !last && *next == ',' && next + 1 != end;
+    require(error == std::errc() && (last || goes_on), "inside: --entry wants NAME:INDEX,INDEX, got '", text,
+            "'");
     entry.second.push_back(index);
-    at = next == end ? next : next + 1;
+    at = last ? next : next + 1;
   }
   return entry;
 }
@@ -119,6 +120,7 @@ Scene scene_of(InsideOptions& options, Device device) {
     return scene;
   }
   require(saved.has_value(), "inside: --text is read by the tokens of a run; give its --checkpoint");
+  require(config.kind != ModelKind::patches, "inside: --text is for models that read tokens, not patches");
   const bool translates = config.kind == ModelKind::encoder_decoder;
   require(translates != options.source.empty(), "inside: --source is ",
           translates ? "what an encoder-decoder translates; it is missing" : "for an encoder-decoder alone");
@@ -243,8 +245,8 @@ struct Repeated {
 nlohmann::json training_of(const std::string& checkpoint) {
   namespace fs = std::filesystem;
   if (checkpoint.empty()) return nullptr;
-  fs::path run = checkpoint;
-  if (!fs::exists(run / kWatchFile)) run = fs::weakly_canonical(run).parent_path();
+  fs::path run = fs::canonical(checkpoint);
+  if (!fs::exists(run / kWatchFile)) run = run.parent_path();
   if (!fs::exists(run / kWatchFile)) return nullptr;
   std::vector<std::int64_t> steps;
   std::map<std::tuple<std::string, std::string, int>, std::map<std::int64_t, double>> series;
@@ -291,17 +293,9 @@ void run_inside(InsideOptions options, const Outcome& outcome) {
     return watched_step(options, scene, device);
   }();
   levels_of(tape, options.record.only, 1 << 20);  // throws where there is no such module
-  const bool numbers = !options.html.empty() || options.json;
-  if (!options.trace.empty()) write_trace(options.trace, profiled(tape));
-  if (!options.dot.empty()) write_file_synced(options.dot, inside_dot(tape, options.record.only));
-  if (!options.json) {
-    print_row("step", title_of(options, scene));
-    std::cout << '\n';
-    print_tape(tape, options.depth, options.record.only);
-    std::cout << '\n';
-    print_times_and_memory(tape);
-  }
-  if (numbers) {
+  // Whatever cannot be made or written is said before anything is printed.
+  nlohmann::json shown;
+  if (!options.html.empty() || options.json) {
     const std::vector<Parameter> parameters = scene.model->parameters();
     InsideOrigin origin;
     origin.title = title_of(options, scene);
@@ -331,9 +325,16 @@ void run_inside(InsideOptions options, const Outcome& outcome) {
     nlohmann::json record = inside_json(tape, values ? &*values : nullptr, unknown, origin, options.record);
     record["training"] = training_of(options.checkpoint);
     if (!options.html.empty()) write_file_synced(options.html, inside_page(record));
-    if (options.json) print_json(record);
+    if (options.json) shown = std::move(record);
   }
-  if (options.json) return;
+  if (!options.trace.empty()) write_trace(options.trace, profiled(tape));
+  if (!options.dot.empty()) write_file_synced(options.dot, inside_dot(tape, options.record.only));
+  if (options.json) return print_json(shown);
+  print_row("step", title_of(options, scene));
+  std::cout << '\n';
+  print_tape(tape, options.depth, options.record.only);
+  std::cout << '\n';
+  print_times_and_memory(tape);
   for (const auto& [what, file] :
        {std::pair{"page", options.html}, {"graph", options.dot}, {"trace", options.trace}}) {
     if (!file.empty()) print_row(what, file);
@@ -397,6 +398,13 @@ void add_inside(CLI::App& program, Outcome& outcome) {
               "inside: ", option->get_name(), " can't be given with --checkpoint");
     }
     options->precision_given = command->count("--precision") > 0;
+    const bool numbers = !options->html.empty() || options->json;
+    require(numbers || command->count("--entry") + command->count("--followed") == 0,
+            "inside: --entry and --followed are of page and JSON; give --html or --json");
+    require(options->source.empty() || !options->text.empty(),
+            "inside: --source wants --text, its translation");
+    require(options->text.empty() || command->count("--batch") + command->count("--length") == 0,
+            "inside: --text is one row of its own length; leave out --batch and --length");
     if (command->count("--context") == 0)
       options->model.context = std::max(options->model.context, options->length);
     run_inside(*options, outcome);

@@ -131,6 +131,9 @@ bool train_or_say_what_is_kept(Trainer& trainer, RunFolder& run, const TrainingE
 }  // namespace
 
 void run_training(const TrainOptions& options, const std::function<bool()>& stop) {
+  require(options.watch >= 0, "train: --watch must be at least 0, got ", options.watch);
+  require(options.watch == 0 || !(options.graph || options.anomaly),
+          "train: --watch looks at each of its steps, which goes with neither --graph nor --anomaly");
   const Device device = use(options.compute);
   const fs::path checkpoint = options.resume.empty() ? fs::path() : find_checkpoint(options.resume);
   const Beginning beginning = beginning_of(options, checkpoint);
@@ -140,15 +143,12 @@ void run_training(const TrainOptions& options, const std::function<bool()>& stop
     settings.model.context = data->longest_row();
   Trainer trainer(settings, *data, device);
   if (beginning.weights) load_weights(*beginning.weights, trainer.model());
-  RunFolder run = open_run(options, checkpoint, trainer);
-
-  require(options.watch >= 0, "train: --watch must be at least 0, got ", options.watch);
-  require(options.watch == 0 || !(options.graph || options.anomaly),
-          "train: --watch looks at each of its steps, which goes with neither --graph nor --anomaly");
-
   AnomalyDetector detector;
   const ObserverScope watch(options.anomaly ? &detector : nullptr);
   if (options.graph) trainer.record_steps();
+  // From here on folders are made or emptied: whatever is impossible was said before.
+  RunFolder run = open_run(options, checkpoint, trainer);
+
   const std::unique_ptr<TrainReport> report = options.json ? make_json_report() : make_text_report();
   report->start(measure_start(trainer, run, estimate_seconds(trainer, stop)));
   const double start = now();

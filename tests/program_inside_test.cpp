@@ -53,6 +53,9 @@ TEST_F(ProgramTest, InsideRefusesWhatItCannotShow) {
   for (const auto& [arguments, part] : std::vector<std::pair<Arguments, std::string>>{
            {{"--only", "blocks.9"}, "blocks.9"},
            {{"--text", "anna"}, "--checkpoint"},
+           {{"--entry", "token_embedding.weight:1,1"}, "--html"},
+           {{"--source", "anna"}, "--text"},
+           {{"--entry", "token_embedding.weight:1x1", "--json"}, "NAME:INDEX"},
            {{"--entry", "nothing:1", "--json"}, "nothing"},
            {{"--entry", "token_embedding.weight:1,2,3", "--json"}, "shape"},
            {{"--entry", "token_embedding.weight:1,x", "--json"}, "NAME:INDEX"},
@@ -60,10 +63,11 @@ TEST_F(ProgramTest, InsideRefusesWhatItCannotShow) {
            {{"--checkpoint", "nowhere"}, "nowhere"},
            {{"--html", "no/such/folder/page.html"}, "no/such"}}) {
     Arguments all{"inside", "--layers", "1", "--width", "8", "--heads", "2", "--length", "4"};
-    if (arguments.front() == "--checkpoint") all = {"inside"};
+    if (arguments.front() == "--checkpoint" || arguments.front() == "--text") all = {"inside"};
     all.insert(all.end(), arguments.begin(), arguments.end());
     const Result result = run(all);
     EXPECT_EQ(result.code, 2) << part;
+    EXPECT_EQ(result.output, "") << part;
     EXPECT_TRUE(contains(result.errors, part)) << result.errors;
     EXPECT_EQ(std::count(result.errors.begin(), result.errors.end(), '\n'), 1) << result.errors;
   }
@@ -93,6 +97,12 @@ TEST_F(ProgramTest, AWatchedRunIsTheSameRun) {
   ASSERT_EQ(page.code, 0) << page.errors;
   EXPECT_NE(read_file(folder_ / "page.html").find("attention entropy"), std::string::npos);
   EXPECT_EQ(run({"train", "--resume", "watched", "--watch", "-1"}).code, 2);
+  for (const char* option : {"--anomaly", "--graph"}) {  // refused before the old run is removed
+    Arguments refused = training("watched", 5);
+    refused.insert(refused.end(), {"--overwrite", "--watch", "5", option});
+    EXPECT_EQ(run(refused).code, 2);
+    EXPECT_TRUE(fs::exists(folder_ / "watched" / "step-6"));
+  }
 
   // A row that a crash cut short is left out; one that says nothing is an error; a new run forgets them all.
   std::ofstream(folder_ / "watched" / "watch.csv", std::ios::app) << "7,blocks.0,dead";

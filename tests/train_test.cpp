@@ -133,9 +133,9 @@ TEST_P(TrainTest, S15_AccumulationIsTheSameStepAsOneLargeBatch) {
 TEST_P(TrainTest, BR018_AnEvaluationDoesNotDependOnItsBatches) {
   const std::unique_ptr<Dataset> data = small_data();
   Trainer trainer(small_settings(), *data, device());
-  const Evaluation all = evaluate(trainer.model(), data->validation_batches(11), cpu());
+  const Evaluation all = evaluate(trainer.model(), data->validation_batches(11), device());
   for (const std::int64_t size : {1, 2, 3, 7}) {
-    const Evaluation parts = evaluate(trainer.model(), data->validation_batches(size), cpu());
+    const Evaluation parts = evaluate(trainer.model(), data->validation_batches(size), device());
     EXPECT_EQ(parts.targets, all.targets);
     EXPECT_NEAR(parts.loss, all.loss, 1e-6) << size;
   }
@@ -162,7 +162,8 @@ TEST_P(TrainTest, AGradientThatIsNotFiniteIsSkippedAndNamed) {
   Trainer trainer(small_settings(), *data, device());
   trainer.step();
   Parameter last = trainer.model().parameters().back();
-  last.tensor.set_array(NDArray::full(last.tensor.shape(), std::numeric_limits<double>::infinity()));
+  last.tensor.set_array(
+      NDArray::full(last.tensor.shape(), std::numeric_limits<double>::infinity(), DType::f32, device()));
   const auto before = numbers(trainer.model().parameters());
   const StepResult result = trainer.step();
   EXPECT_TRUE(contains(result.skipped, "is not finite"));
@@ -229,20 +230,23 @@ std::string losses_without_speed(const fs::path& file) {
 TEST_P(TrainTest, AStoppedRunGoesOnWithTheSameLosses) {
   const std::unique_ptr<Dataset> data = small_data();
   const TemporaryFolder folder;
-  Trainer whole(small_settings(), *data, device()), first(small_settings(), *data, device()), second(small_settings(), *data, device());
+  Trainer whole(small_settings(), *data, device()), first(small_settings(), *data, device()),
+      second(small_settings(), *data, device());
   RunFolder straight = RunFolder::create(folder / "straight");
   EXPECT_TRUE(train(whole, straight));
   EXPECT_EQ(checkpoints_of(straight.path()), std::vector<fs::path>{straight.checkpoint(10)});
   EXPECT_TRUE(fs::exists(straight.best() / kModelFile));
 
   RunFolder stopped = RunFolder::create(folder / "stopped");
-  EXPECT_FALSE(train(first, stopped, {.on_step = {}, .stop = [&] { return first.steps_done() == 5; }}));
-  EXPECT_EQ(find_checkpoint(stopped.path()), stopped.checkpoint(5));
+  EXPECT_FALSE(train(first, stopped, {.on_step = {}, .stop = [&] { return first.steps_done() >= 5; }}));
+  const std::int64_t last = first.steps_done();  // a device that runs ahead is asked less often
+  EXPECT_LT(last, 10);
+  EXPECT_EQ(find_checkpoint(stopped.path()), stopped.checkpoint(last));
   // What a crash after the checkpoint could leave: a later row, and half a row.
-  std::ofstream(stopped.losses_file(), std::ios::app) << "6,1,,1,1,1\n7,1";
+  std::ofstream(stopped.losses_file(), std::ios::app) << last + 1 << ",1,,1,1,1\n" << last + 2 << ",1";
+  second.load(stopped.checkpoint(last));
   { const RunFolder closed = std::move(stopped); }
 
-  second.load(folder / "stopped/step-5");
   RunFolder reopened = RunFolder::reopen(folder / "stopped", second.steps_done());
   EXPECT_TRUE(train(second, reopened));
   EXPECT_EQ(losses_without_speed(reopened.losses_file()), losses_without_speed(straight.losses_file()));
@@ -272,7 +276,7 @@ TEST_P(AnomalyTest, TheFirstBadOpIsNamedWithItsModule) {
   EXPECT_EQ(message_of([&] { trainer.step(); }), "(no error)");
   for (Parameter parameter : trainer.model().parameters()) {
     if (parameter.name == "blocks.1.ffn.up.weight")
-      parameter.tensor.set_array(NDArray::full(parameter.tensor.shape(), 3e38));
+      parameter.tensor.set_array(NDArray::full(parameter.tensor.shape(), 3e38, DType::f32, device()));
   }
   const std::string message = message_of([&] { trainer.step(); });
   EXPECT_TRUE(contains(message, "(forward) in blocks.1.ffn.up"));

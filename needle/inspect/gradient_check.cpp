@@ -46,10 +46,9 @@ TensorFunction derivative_along(const TensorFunction& f, const NDArrays& directi
 
 }  // namespace
 
-double slope_of(const std::function<double(double)>& value_at, double x) {
-  constexpr double kStep = 1e-3;
-  const auto slope = [&](double step) { return (value_at(x + step) - value_at(x - step)) / (2 * step); };
-  return (4 * slope(kStep / 2) - slope(kStep)) / 3;
+double slope_of(const std::function<double(double)>& value_at, double x, double step) {
+  const auto slope = [&](double h) { return (value_at(x + h) - value_at(x - h)) / (2 * h); };
+  return (4 * slope(step / 2) - slope(step)) / 3;
 }
 
 GradientCheckRow check_gradient(const std::string& op, const TensorFunction& function, const NDArrays& at,

@@ -24,7 +24,7 @@ inline constexpr double kFiniteDifferenceBound = 1e-6, kFloat64Bound = 1e-9;
 
 /// d f / dx at `x` by central differences of two steps, extrapolated so that the step's error falls with its
 /// fourth power (Richardson 1911). `value_at` is f.
-double slope_of(const std::function<double(double)>& value_at, double x);
+double slope_of(const std::function<double(double)>& value_at, double x, double step = 1e-3);
 
 /// Checks the derivative of that order of `function` at the float64 `inputs`, every element of each, with
 /// random weights on the elements of the result. Inputs must be farther than 0.002 from any kink.

@@ -273,10 +273,6 @@ json totals_json(const Tape& tape, const InsideOrigin& origin) {
     backward += op.backward_operations;
     kept += op.kept_bytes;
   }
-  std::size_t after_forward = tape.live_before;
-  for (const TapeEvent& event : tape.events) {
-    if (event.phase == Phase::forward) after_forward = event.live;
-  }
   return {{"parameters", origin.parameters},
           {"parameter_bytes", origin.parameter_bytes},
           {"gradient_bytes", origin.gradient_bytes},
@@ -289,7 +285,7 @@ json totals_json(const Tape& tape, const InsideOrigin& origin) {
           {"kept_bytes", kept},
           {"peak_bytes", tape.peak_bytes()},
           {"live_before", tape.live_before},
-          {"live_after_forward", after_forward},
+          {"live_after_forward", tape.live_after_forward},
           {"live_after", tape.live_after},
           {"loss", nullptr}};
 }

@@ -154,6 +154,8 @@ void TapeWatch::adopt(const std::vector<std::shared_ptr<Node>>& nodes) {
 void TapeWatch::before(const OpEvent& event) {
   note_freed();
   if (event.phase == Phase::backward) {
+    if (tape_.live_after_forward == 0)  // but for the seed of the walk
+      tape_.live_after_forward = device_->memory_stats().live - event.inputs.front().bytes();
     bytes_in_ = 0;
     for (const NDArray& input : event.inputs) bytes_in_ += static_cast<double>(input.bytes());
     first_in_ = event.inputs.empty() ? Memory() : event.inputs.front().storage();
@@ -227,26 +229,26 @@ void TapeWatch::after_backward(const OpEvent& event) {
   }
 }
 
-void TapeWatch::note_freed(std::span<const std::size_t> stays) {
-  const int now_at = static_cast<int>(tape_.events.size()) - 1;
-  for (const std::size_t number : stays) {
+void TapeWatch::note_freed() {
+  if (tape_.events.empty() || tape_.events.back().op < 0) return;
+  const int now_at = static_cast<int>(tape_.events.size()) - 1, op = tape_.events.back().op;
+  // A walk lets go of what the visited op held, unless it passes it on as a gradient. Forward, a graph that
+  // nobody wants is gone soon.
+  constexpr std::size_t kRecent = 64;
+  const auto held = stays_of_op_.find(op);
+  if (held != stays_of_op_.end()) expected_.insert(expected_.end(), held->second.begin(), held->second.end());
+  std::erase_if(expected_, [&](std::size_t number) {
     Stay& stay = stays_[number];
-    if (stay.op < 0 || stay.until >= 0 || !stay.memory.expired()) continue;
+    if (stay.op < 0 || stay.until >= 0) return true;
+    if (!stay.memory.expired()) return false;
     stay.until = now_at;
     tape_.ops[static_cast<std::size_t>(stay.op)].kept_until = now_at;
     std::vector<int>& freed = tape_.events.back().freed;
     if (std::ranges::find(freed, stay.op) == freed.end()) freed.push_back(stay.op);
-  }
-}
-
-void TapeWatch::note_freed() {
-  // A walk lets go of what the visited op held. Forward, a graph that nobody wants is gone soon.
-  if (tape_.events.empty() || tape_.events.back().op < 0) return;
-  constexpr int kRecent = 8;
-  const int op = tape_.events.back().op,
-            oldest = tape_.events.back().phase == Phase::backward ? op : op - kRecent;
-  const auto end = stays_of_op_.upper_bound(op);
-  for (auto held = stays_of_op_.lower_bound(oldest); held != end; ++held) note_freed(held->second);
+    return true;
+  });
+  if (tape_.events.back().phase == Phase::forward && expected_.size() > kRecent)
+    expected_.erase(expected_.begin(), expected_.end() - static_cast<std::ptrdiff_t>(kRecent));
 }
 
 std::vector<MemoryShare> TapeWatch::composition_of(int event) const {

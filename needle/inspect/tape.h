@@ -62,9 +62,10 @@ struct Tape {
   std::vector<TapeTensor> tensors;
   std::vector<TapeOp> ops;
   std::vector<TapeEvent> events;
-  std::size_t live_before = 0, live_after = 0;  ///< bytes in use on the device when it began and ended
-  int peak_event = -1;                          ///< with the most live bytes
-  std::vector<MemoryShare> peak;                ///< of that event; the sum is its live bytes
+  /// Bytes in use on the device when it began, when the walk back began, and when it ended.
+  std::size_t live_before = 0, live_after_forward = 0, live_after = 0;
+  int peak_event = -1;            ///< with the most live bytes
+  std::vector<MemoryShare> peak;  ///< of that event; the sum is its live bytes
 
   /// Of all events of a phase together.
   double seconds(Phase phase) const;
@@ -119,8 +120,7 @@ class TapeWatch final : public Observer {
   void after_forward(const OpEvent& event);
   void after_backward(const OpEvent& event);
   void keep(int op, std::span<const NDArray> arrays, const OpEvent& event);
-  /// Notes what was let go since the last event, of what is numbered `stays`.
-  void note_freed(std::span<const std::size_t> stays);
+  /// Notes what was let go since the last event.
   void note_freed();
   std::vector<MemoryShare> composition_of(int event) const;
 
@@ -136,6 +136,7 @@ class TapeWatch final : public Observer {
   std::map<Memory, std::size_t, std::owner_less<>> stay_of_;
   std::vector<Stay> stays_;
   std::map<int, std::vector<std::size_t>> stays_of_op_;  // what it holds, whoever kept it first
+  std::vector<std::size_t> expected_;                    // to be gone soon
   double bytes_in_ = 0;                                  // read by the backward op that runs
   Memory first_in_;                                      // its first input
   std::size_t live_ = 0;

@@ -29,9 +29,10 @@ std::size_t at(int number) { return static_cast<std::size_t>(number); }
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    std::string name = (fs::temp_directory_path() / "needle-XXXXXX").string();
-    require(mkdtemp(name.data()) != nullptr, "inside: no folder can be made in ",
-            fs::temp_directory_path().string());
+    std::error_code error;
+    std::string name = (fs::temp_directory_path(error) / "needle-XXXXXX").string();
+    require(!error && mkdtemp(name.data()) != nullptr, "inside: no folder can be made at ", name,
+            "; TMPDIR says where");
     path_ = name;
   }
   TemporaryFolder(const TemporaryFolder&) = delete;
@@ -57,6 +58,7 @@ std::string run_dot(const std::string& graphs) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, output.c_str(), O_WRONLY | O_CREAT, 0600);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   pid_t child = 0;
   int status = -1;
   const int error = posix_spawnp(&child, "dot", &actions, nullptr, arguments, environ);
@@ -132,6 +134,7 @@ double x_at(const std::vector<Point>& points, double y) {
 /// Takes one graph's places from the lines of `plain`.
 void read_places(std::istream& plain, Level& level) {
   std::vector<double> heights(level.nodes.size());
+  std::size_t placed = 0;
   std::vector<std::vector<Point>> curves;
   std::string word, line;
   std::vector<std::pair<int, int>> ends;
@@ -143,8 +146,9 @@ void read_places(std::istream& plain, Level& level) {
       double x = 0, y = 0;
       words >> name >> x >> y;
       const std::size_t node = std::stoul(name.substr(1));
-      level.nodes[node].x = kPoints * x;
-      heights[node] = y;
+      level.nodes.at(node).x = kPoints * x;
+      heights.at(node) = y;
+      ++placed;
     } else if (word == "edge") {
       std::string from, to;
       std::size_t count = 0;
@@ -155,6 +159,7 @@ void read_places(std::istream& plain, Level& level) {
       curves.push_back(std::move(points));
     }
   }
+  require(placed == level.nodes.size(), "inside: dot placed ", placed, " of ", level.nodes.size(), " boxes");
   std::vector<double> rows = heights;  // y grows upwards
   std::ranges::sort(rows, std::greater());
   constexpr double kSame = 0.01;
@@ -188,7 +193,13 @@ void lay_out(std::vector<Level>& levels, const Tape& tape) {
     graphs += graph_of(level, tape);
   }
   std::istringstream plain(run_dot(graphs));
-  for (Level& level : levels) read_places(plain, level);
+  for (Level& level : levels) {
+    try {
+      read_places(plain, level);
+    } catch (const std::logic_error&) {  // a name or a number that it was not given
+      fail("inside: dot did not lay out the graph that it was given");
+    }
+  }
 }
 
 }  // namespace needle

@@ -51,7 +51,7 @@ std::vector<WatchRow> read_watch(const std::filesystem::path& file) {
   std::vector<WatchRow> rows;
   std::string line;
   const auto damaged = [&] { return file.string() + " is damaged at '" + line + "'"; };
-  require(std::getline(lines, line) && line == kHeader, damaged());
+  if (!std::getline(lines, line) || line != kHeader) fail(damaged());
   while (std::getline(lines, line)) {
     std::istringstream cells(line);
     std::string step, head, value;
@@ -60,9 +60,11 @@ std::vector<WatchRow> read_watch(const std::filesystem::path& file) {
         std::getline(cells, row.quantity, ',');
     std::getline(cells, head, ','), std::getline(cells, value);
     try {
+      std::size_t end = 0;
       row.step = std::stoll(step);
       row.head = head.empty() ? -1 : std::stoi(head);
-      row.value = std::stod(value);
+      row.value = std::stod(value, &end);
+      if (end != value.size()) fail(damaged());
     } catch (const std::logic_error&) {
       fail(damaged());
     }
@@ -95,7 +97,7 @@ Observer* TrainingWatch::of_step(std::int64_t step, Observer* otherwise) {
   highest_.clear();
   entropies_.clear();
   attention_.emplace([this](const std::string& path, const std::function<NDArray()>& weights) {
-    if (current_observer() == this) look_at_attention(path, weights());  // not in what comes between steps
+    if (grad_enabled()) look_at_attention(path, weights());  // not in an evaluation between steps
   });
   return this;
 }
@@ -159,7 +161,9 @@ void TrainingWatch::after(const OpEvent& event) {
     if (norm > 0) note(parameters_[i].name, "update to weight", moved / norm);
   }
   weights_before_.clear();
-  for (const WatchRow& row : rows_) stream_ << text_of(row);
+  std::string text;  // in one piece
+  for (const WatchRow& row : rows_) text += text_of(row);
+  stream_ << text;
   stream_.flush();
   require(stream_.good(), "watch: ", file_.string(), " could not be written");
 }
