@@ -97,7 +97,7 @@ Observer* TrainingWatch::of_step(std::int64_t step, Observer* otherwise) {
   highest_.clear();
   entropies_.clear();
   attention_.emplace([this](const std::string& path, const std::function<NDArray()>& weights) {
-    if (grad_enabled()) look_at_attention(path, weights());  // not in an evaluation between steps
+    look_at_attention(path, weights());
   });
   return this;
 }
