@@ -100,9 +100,7 @@ Task recall_task(std::int64_t distance) {
         ++slot;
         continue;
       }
-      // One part in five goes on to the end of the row: without these the farthest distances were rare.
-      const double most = static_cast<double>(longest) / static_cast<double>(pairs),
-                   stretch = random.uniform() < 0.2 ? most : of_some_order(most);
+      const double stretch = of_some_order(static_cast<double>(longest) / static_cast<double>(pairs));
       const auto half = static_cast<std::int64_t>(static_cast<double>(pairs) * stretch + 0.5);
       const double asked_share = 1 / of_some_order(stretch);
       std::vector<char> is_pair(static_cast<std::size_t>(half));
