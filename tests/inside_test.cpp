@@ -281,6 +281,10 @@ TEST(InsideRecord, TellsAllOfItAsJsonAndOnAPage) {
   EXPECT_FALSE(parameters.front().tensor.grad().defined());  // untouched
   EXPECT_THROW(record(Tensor(NDArray::zeros({}))), Error);
   EXPECT_GT(shown.at("ops").at(0).at("operations"), 0);
+  EXPECT_GT(shown.at("totals").at("forward_seconds").get<double>() +
+                shown.at("ops").at(0).at("forward_seconds").get<double>(),
+            0);
+  EXPECT_GT(shown.at("ops").at(0).at("bytes_read"), 0);
   EXPECT_GT(shown.at("totals").at("kept_bytes"), 0);
   loss.backward();
   EXPECT_THROW(record(loss), Error);  // the graph is gone

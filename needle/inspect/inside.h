@@ -48,8 +48,8 @@ std::vector<ProfiledOp> profiled(const Tape& tape);
 
 /// Everything of a loss in one line of a program: walks its graph back (it and leaves' gradients stay as they
 /// are) and writes the page of it to `file`. What the graph did not keep is computed again where that can be;
-/// forward times and bytes are not known, and numbers are of the loss's own type. `names` are those of the
-/// leaves. Throws where the graph was freed.
+/// forward times are of that, forward events there are none, and numbers are of the loss's own type. `names`
+/// are those of the leaves. Throws where the graph was freed.
 void record(const Tensor& loss, const std::string& file = "inside.html",
             const std::vector<Parameter>& names = {});
 

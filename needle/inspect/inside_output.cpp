@@ -119,7 +119,8 @@ void record(const Tensor& loss, const std::string& file, const std::vector<Param
     const ObserverScope scope(&watch);
     gradients(loss, leaves_of({loss}));
   }
-  const Tape tape = watch.finish();
+  Tape tape = watch.finish();
+  for (std::size_t i = 0; i < nodes.size(); ++i) values.compute_again(static_cast<int>(i), tape.ops[i]);
   origin.title = "a loss of " + std::to_string(tape.ops.size()) + " ops";
   origin.device = loss.device().name();
   origin.dtype = origin.numbers_dtype = loss.dtype();

@@ -5,6 +5,8 @@
 #include <map>
 #include <numeric>
 
+#include "backends/clock.h"
+#include "needle/counters.h"
 #include "needle/inspect/gradient_check.h"
 #include "needle/node.h"
 
@@ -130,6 +132,24 @@ double TapeValues::operations(int op) const {
   for (const int output : tape_.ops[at(op)].outputs) outputs.push_back(value(output));
   if (!nodes_[at(op)] || !all_defined(inputs_[at(op)]) || !all_defined(outputs)) return 0;
   return nodes_[at(op)]->op->operations(inputs_[at(op)], outputs);
+}
+
+void TapeValues::compute_again(int number, TapeOp& op) const {
+  const std::shared_ptr<Node>& node = nodes_[at(number)];
+  const NDArrays& inputs = inputs_[at(number)];
+  if (!node || !all_defined(inputs)) return;
+  const NoGrad off;
+  const ObserverScope unseen(nullptr);
+  const Device device = node->outputs[0].device;
+  device->synchronize();
+  const double start = now();
+  const NDArrays outputs = node->op->compute(inputs);
+  device->synchronize();
+  op.forward_seconds = now() - start;
+  const OpTally tally =
+      tally_of({node->op->name(), Phase::forward, node->path, inputs, outputs, op.operations});
+  op.bytes_read = tally.bytes_read;
+  op.bytes_written = tally.bytes_written;
 }
 
 NDArrays TapeValues::column(int number, int tensor, std::int64_t entry) const {

@@ -44,6 +44,8 @@ class TapeValues {
   int loss() const { return loss_; }
   /// Operations of an op as counters.h counts them; 0 where an array of it is not known.
   double operations(int op) const;
+  /// Computes an op again and writes how long that took and what it moved; nothing where an input is unknown.
+  void compute_again(int number, TapeOp& op) const;
 
   /// d output / d entry of `tensor`, for each output of `op` that it enters: exact, by differentiating the
   /// op's gradient, which is linear in what comes in. Undefined where nothing depends on it.
